@@ -11,8 +11,11 @@ from __future__ import annotations
 import itertools
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
+
+from simulated.disk import Event, SimulatedDisk
 
 import winkfs
 from winkfs.stores import ledgerq, messagestore, ringpage
@@ -129,6 +132,20 @@ def content(path: str) -> list[bytes]:
     """Return the bodies that a reader finds which nobody has consumed."""
     with winkfs.open(path) as reader:
         return [reader.read(name) for name in reader.names()]
+
+
+@contextmanager
+def looking(disk: SimulatedDisk, look: Callable[[Event], object]) -> Iterator[None]:
+    """Have the calls to a disk looked at, except those that `look` makes itself."""
+
+    def watch(event: Event) -> None:
+        disk.watch = None
+        look(event)
+        disk.watch = watch
+
+    disk.watch = watch
+    yield
+    disk.watch = None
 
 
 def in_child(job: Callable[[], object]) -> None:

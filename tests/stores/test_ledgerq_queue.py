@@ -12,7 +12,10 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,13 +23,17 @@ from typing import Any
 import ledgerq_oracle
 import pytest
 from constants import shrink
+from flips import flip, flipped
+from seam import bytes_read, disk_calls
 from simulated.disk import Event, SimulatedDisk
-from store_kinds import in_child
+from store_kinds import in_child, looking
+from threaded import in_threads
 
 from winkformats.disk.paths import directory_of
 from winkformats.errors import CorruptError
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq import entry
+from winkformats.ledgerq.segment import Header
 from winkformats.ledgerq.state import Metadata
 from winkfs.errors import Closed, FileExists, Locked, NoSuchFile, ReadOnly, Refusal
 from winkfs.stores.ledgerq import (
@@ -59,6 +66,18 @@ def ids(messages: Any) -> list[int]:
     return [message.id for message in messages]
 
 
+def filled(path: str, count: int, body: bytes = b"x", **options: Any) -> None:
+    """Push messages that are alike, with a handle that is closed then."""
+    with Queue(path, "a", **options) as queue:
+        queue.push_many([body] * count)
+
+
+def popped(queue: Queue, **options: Any) -> Message:
+    message = queue.pop(**options)
+    assert message is not None
+    return message
+
+
 def drained(queue: Queue, **options: Any) -> list[int]:
     return ids(iter(lambda: queue.pop(**options), None))
 
@@ -67,6 +86,19 @@ def drained(queue: Queue, **options: Any) -> list[int]:
 def path(tmp_path: Path) -> str:
     create(str(tmp_path / "q"))
     return str(tmp_path / "q")
+
+
+@pytest.fixture
+def by_priority(tmp_path: Path) -> str:
+    create(str(tmp_path / "q"), by_priority=True)
+    return str(tmp_path / "q")
+
+
+@pytest.fixture
+def queue(path: str) -> Iterator[Queue]:
+    """A handle on an empty queue, open to write."""
+    with Queue(path, "a") as made:
+        yield made
 
 
 class Clock:
@@ -91,6 +123,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in (queues, states, tails):
         monkeypatch.setattr(module, "time", made)
     return made
+
+
+def repaired(path: str) -> list[str]:
+    """Repair a queue, which is sound then, also for LedgerQ -> what was done."""
+    done = repair(path)
+    assert not verify(path).problems
+    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))  # reads on id by id
+    return done
 
 
 def picture(path: str) -> dict[str, tuple[bytes, int]]:
@@ -141,8 +181,7 @@ def test_a_reference_queue_is_read_alike_and_left_untouched(
 def test_the_reference_can_go_on_with_what_we_did(case: dict[str, Any], tmp_path: Path) -> None:
     path = str(shutil.copytree(GOLDEN / case["dir"], tmp_path / "q"))
     with Queue(path, "a", compress=9) as queue:
-        first = queue.pop()
-        assert first is not None and first.id == case["ledgerq_on_reopen"]["ids"][0]
+        assert popped(queue).id == case["ledgerq_on_reopen"]["ids"][0]
         id = queue.push(b"new" * 500, headers={"a": "b"}, ttl=1000)
         assert id == case["next_message_id"]
     rows, next_id, read_id = ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
@@ -269,8 +308,7 @@ def test_priorities(tmp_path: Path, by_priority: bool) -> None:
         priority = rng.choice((LOW, MEDIUM, HIGH))
         wanted.append((priority, queue.push(b"%d" % step, priority=priority)))
         if rng.random() < 0.6:
-            message = queue.pop()
-            assert message is not None and message.id == expected()
+            assert popped(queue).id == expected()
         if rng.random() < 0.05:
             queue.close()
             queue = Queue(path, "a", rotation=SMALL)
@@ -289,7 +327,7 @@ def test_low_priority_that_starves_comes_first(path: str, clock: Clock) -> None:
         clock.sleep(29)
         queue.push_many([b"high"] * 3, priority=HIGH)
         queue.push(b"low again")
-        assert queue.pop().id == 3  # type: ignore[union-attr]
+        assert popped(queue).id == 3
         clock.sleep(1)
         assert drained(queue) == [1, 2, 4, 5, 6]
 
@@ -299,7 +337,7 @@ def test_low_priority_is_not_lost_by_a_reopen(path: str) -> None:
     with Queue(path, "a", by_priority=True) as queue:
         queue.push(b"low")
         queue.push(b"high", priority=HIGH)
-        assert queue.pop().id == 2  # type: ignore[union-attr]
+        assert popped(queue).id == 2
     with Queue(path, "a") as queue:
         assert queue.by_priority and drained(queue) == [1]
     with Queue(path, "a", by_priority=False) as queue:
@@ -315,7 +353,7 @@ def test_a_message_expires(path: str, clock: Clock) -> None:
         clock.sleep(1)
         assert ids(queue.peek(1)) == [2]
         clock.sleep(49)
-        assert queue.pop().id == 3  # type: ignore[union-attr]
+        assert popped(queue).id == 3
         queue.push(b"4", ttl=1)
         clock.sleep(1)
         assert queue.pop() is None and queue.pending() == 0
@@ -381,15 +419,15 @@ def test_a_lease_ends(path: str, clock: Clock) -> None:
         assert ids(queue.messages()) == [4]
         clock.sleep(1)
         assert ids(queue.messages()) == [2, 3, 4]
-        message = queue.pop(visible=10)
-        assert message is not None and (message.id, message.deliveries) == (2, 2)
+        message = popped(queue, visible=10)
+        assert (message.id, message.deliveries) == (2, 2)
         assert queue.ack(3) == 1  # late, but nobody has it
         assert drained(queue) == [4]
     with Queue(path, "a") as queue:
         assert queue.stats()["in_flight"] == 1 and queue.pop() is None
         clock.sleep(10)
-        message = queue.pop()
-        assert message is not None and (message.id, message.deliveries) == (2, 3)
+        message = popped(queue)
+        assert (message.id, message.deliveries) == (2, 3)
         assert queue.pending() == 0
 
 
@@ -398,8 +436,8 @@ def test_a_message_that_fails_too_often_is_buried_and_comes_back(path: str, cloc
     with Queue(path, "a", dead_letters=dead, retries=3) as queue:
         queue.push(b"bad", headers={"h": "1"})
         for n in range(3):
-            message = queue.pop(visible=100)
-            assert message is not None and message.deliveries == n + 1
+            message = popped(queue, visible=100)
+            assert message.deliveries == n + 1
             assert queue.nack(message.id, "it\nfails", delay=5) == (n == 2)
             assert queue.pop() is None
             clock.sleep(5)
@@ -412,8 +450,8 @@ def test_a_message_that_fails_too_often_is_buried_and_comes_back(path: str, cloc
         }  # fmt: skip
         assert queue.requeue() == 1 and queue.requeue() == 0
         assert queue.dead_letters().pending() == 0
-        message = queue.pop()
-        assert message is not None and (message.id, message.headers) == (2, {"h": "1"})
+        message = popped(queue)
+        assert (message.id, message.headers) == (2, {"h": "1"})
 
 
 def test_failures_are_kept_as_the_reference_keeps_them(path: str) -> None:
@@ -450,7 +488,7 @@ def test_consumers_read_on_their_own(path: str) -> None:
         queue.remove_consumer("a")
         assert queue.compact().segments == 1
         queue.add_consumer("a")
-        assert queue.pop(consumer="a").id == 21  # type: ignore[union-attr]
+        assert popped(queue, consumer="a").id == 21
         for name in ("", "x" * 33, "a\0"):
             with pytest.raises(ValueError, match="name"):
                 queue.add_consumer(name)
@@ -466,9 +504,9 @@ def test_seek_by_id_and_by_time(path: str, clock: Clock) -> None:
             clock.sleep(1)
         for id in (1, 7, 499, 500, 501, 1234, 2000):
             queue.seek(id)
-            assert queue.pop().id == id  # type: ignore[union-attr]
+            assert popped(queue).id == id
             assert queue.seek_time(start + id - 1) == id
-            assert queue.pop().id == id  # type: ignore[union-attr]
+            assert popped(queue).id == id
         assert queue.seek_time(start + 5000) == 2001 and queue.pop() is None
         assert queue.seek_time(0) == 1
         queue.seek(10**6)
@@ -479,14 +517,13 @@ def test_seek_by_id_and_by_time(path: str, clock: Clock) -> None:
         assert queue.push(b"x") == 2001 and drained(queue) == [2001]
 
 
-def test_a_stream_waits(path: str) -> None:
-    with Queue(path, "a") as queue:
-        pusher = threading.Timer(0.1, queue.push, (b"late",))
-        pusher.start()
-        began = time.monotonic()
-        assert ids(queue.stream(timeout=0.4)) == [1]
-        assert 0.4 < time.monotonic() - began < 3
-        pusher.join()
+def test_a_stream_waits(queue: Queue) -> None:
+    pusher = threading.Timer(0.1, queue.push, (b"late",))
+    pusher.start()
+    began = time.monotonic()
+    assert ids(queue.stream(timeout=0.4)) == [1]
+    assert 0.4 < time.monotonic() - began < 3
+    pusher.join()
 
 
 def test_rotation_by_bytes_and_by_time(path: str, clock: Clock) -> None:
@@ -601,8 +638,7 @@ def test_one_writes_and_others_look(path: str) -> None:
 
 
 def test_a_write_that_is_going_on_is_no_damage(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Queue(path, "a") as queue:
-        queue.push_many([b"x" * 100] * 3)
+    filled(path, 3, b"x" * 100)
     (segment,) = Path(path).glob("*.log")
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-50])
@@ -613,18 +649,15 @@ def test_a_write_that_is_going_on_is_no_damage(path: str, monkeypatch: pytest.Mo
         assert not reader.problems and ids(reader.messages()) == [1, 2, 3]
 
 
-def test_what_is_pushed_and_popped_during_a_verify_is_no_damage(tmp_path: Path) -> None:
-    path = str(tmp_path / "q")
-    create(path, by_priority=True)
-    with Queue(path, "a", rotation=SMALL) as queue:
-        queue.push_many([b"x" * 5000] * 15)
+def test_what_is_pushed_and_popped_during_a_verify_is_no_damage(by_priority: str) -> None:
+    filled(by_priority, 15, b"x" * 5000, rotation=SMALL)
 
     def others(_: int) -> None:
-        with Queue(path, "a") as queue:
+        with Queue(by_priority, "a") as queue:
             queue.push_many([b"x" * 5000] * 40, priority=HIGH)
             queue.pop_many(30)
 
-    report = verify(path, others)
+    report = verify(by_priority, others)
     assert not report.problems and report.files == 15
 
 
@@ -648,13 +681,12 @@ def test_several_share_a_queue(path: str) -> None:
     for n in range(25):
         queue = (first, second)[n % 2]
         assert queue.push(b"%d" % n) == n + 1
-    assert first.pop().id == 1 and second.pop().id == 2  # type: ignore[union-attr]
-    leased = first.pop(visible=100)
-    assert leased is not None and second.ack(leased.id) == 1
+    assert popped(first).id == 1 and popped(second).id == 2
+    assert second.ack(popped(first, visible=100).id) == 1
     second.seek(2)
-    assert first.pop().id == 2  # type: ignore[union-attr]
+    assert popped(first).id == 2
     first.add_consumer("a")
-    assert second.pop(consumer="a").id == 1  # type: ignore[union-attr]
+    assert popped(second, consumer="a").id == 1
     second.remove_consumer("a")
     assert ids(first.pop_many(20)) == list(range(3, 23))
     assert second.compact().segments == 2
@@ -681,12 +713,7 @@ def test_threads_share_a_queue(path: str) -> None:
             for message in queue.stream(timeout=0.3):
                 into.append(message.id)
 
-        threads = [threading.Thread(target=push) for _ in range(4)]
-        threads += [threading.Thread(target=pop, args=(into,)) for into in taken]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*[push] * 4, *(partial(pop, into) for into in taken))
     assert sorted(id for into in taken for id in into) == list(range(1, 2001))
     assert all(into == sorted(into) for into in taken)
 
@@ -768,8 +795,8 @@ def test_what_is_given_back_counts_no_delivery_and_no_failure(path: str) -> None
     with Queue(path, "a") as queue:
         queue.push_many([b"1", b"2"])
         for visible in (None, 1000.0):
-            message = queue.pop(visible=visible)
-            assert message is not None and message.id == 1 and message.deliveries == 1
+            message = popped(queue, visible=visible)
+            assert (message.id, message.deliveries) == (1, 1)
             queue.give_back(message)
         assert ids(queue.messages()) == [1, 2] and queue.stats()["retrying"] == 0
     with Queue(path, "a") as queue:
@@ -783,8 +810,7 @@ def test_a_pop_waits_for_a_message_up_to_a_limit(path: str) -> None:
         assert time.monotonic() - started >= 0.1
         timer = threading.Timer(0.1, other.push, [b"x"])
         timer.start()
-        message = queue.pop(timeout=30, visible=1000)
-        assert message is not None and message.payload == b"x"
+        assert popped(queue, timeout=30, visible=1000).payload == b"x"
         timer.join()
 
         async def run() -> tuple[Message | None, Message | None]:
@@ -797,20 +823,18 @@ def test_a_pop_waits_for_a_message_up_to_a_limit(path: str) -> None:
         assert none is None and found is not None and found.payload == b"y"
 
 
-def test_a_lease_can_be_extended(path: str, clock: Clock) -> None:
-    with Queue(path, "a") as queue:
-        queue.push(b"long job")
-        assert queue.pop(visible=10)
-        for _ in range(5):
-            clock.sleep(9)
-            assert queue.pop() is None
-            queue.touch(1, 10)
-        clock.sleep(10)
-        message = queue.pop(visible=10)
-        assert message is not None and message.deliveries == 2
-        queue.ack(1)
-        with pytest.raises(NoSuchFile, match="leased"):
-            queue.touch(1, 10)
+def test_a_lease_can_be_extended(queue: Queue, clock: Clock) -> None:
+    queue.push(b"long job")
+    assert queue.pop(visible=10)
+    for _ in range(5):
+        clock.sleep(9)
+        assert queue.pop() is None
+        queue.touch(1, 10)
+    clock.sleep(10)
+    assert popped(queue, visible=10).deliveries == 2
+    queue.ack(1)
+    with pytest.raises(NoSuchFile, match="leased"):
+        queue.touch(1, 10)
 
 
 def test_length_iteration_clear_and_repr(path: str) -> None:
@@ -905,7 +929,6 @@ def test_a_message_is_in_the_queue_or_the_dead_letters() -> None:
 
     def look(event: Event) -> None:
         nonlocal looks
-        watch, disk.watch = disk.watch, None
         image = disk.crash(rng)
         with Queue(f"{image.path}/q") as queue:
             found = [m.payload for m in queue.messages()]
@@ -915,23 +938,19 @@ def test_a_message_is_in_the_queue_or_the_dead_letters() -> None:
                 left = queue.state.cursors[""]
                 assert left.leased or [m.payload for m in queue.messages()] == [b"bad"]
         looks += 1
-        disk.watch = watch
 
     options: dict[str, Any] = {"dead_letters": f"{disk.path}/dead", "retries": 1}
     with Queue(path, "a", sync="none", **options) as queue:
         queue.push(b"bad")
-        message = queue.pop(visible=100)
-        assert message is not None
+        message = popped(queue, visible=100)
         queue.sync()
-        disk.watch = look
-        for _ in range(3):
-            assert queue.nack(message.id, "bad")
-            queue.sync()
-            assert queue.requeue() == 1
-            message = queue.pop(visible=100)
-            assert message is not None
-            queue.sync()
-        disk.watch = None
+        with looking(disk, look):
+            for _ in range(3):
+                assert queue.nack(message.id, "bad")
+                queue.sync()
+                assert queue.requeue() == 1
+                message = popped(queue, visible=100)
+                queue.sync()
     assert looks > 50
 
 
@@ -952,10 +971,8 @@ def test_what_is_removed_is_consumed_for_ledgerq_too() -> None:
     with Queue(path, "a", sync="none", rotation=SMALL) as queue:
         queue.push_many([b"x"] * 50)
         queue.pop_many(35)
-        disk.watch = look
-        done = queue.compact()
-        assert (done.segments, looks) == (3, 3)
-        disk.watch = None
+        with looking(disk, look):
+            assert (queue.compact().segments, looks) == (3, 3)
 
 
 def test_unwritten_metadata_are_not_taken_for_those_of_ledgerq() -> None:
@@ -967,17 +984,15 @@ def test_unwritten_metadata_are_not_taken_for_those_of_ledgerq() -> None:
         queue.pop()
     for n in range(2, 6):
         queue = Queue(path, "a", sync="none")
-        assert queue.pop().id == n  # type: ignore[union-attr]
+        assert popped(queue).id == n
         queue.sync()
         disk.arm("rename")
         with pytest.raises(OSError, match="error"):
             queue.close()
 
 
-def test_derived_files_that_are_gone_or_damaged_cost_nothing(tmp_path: Path) -> None:
-    path = str(tmp_path / "q")
-    create(path, by_priority=True)
-    rng = random.Random(3)
+def test_derived_files_that_are_gone_or_damaged_cost_nothing(by_priority: str) -> None:
+    path, rng = by_priority, random.Random(3)
     with Queue(path, "a", sync="none", rotation=Rotation(messages=100)) as queue:
         for n in range(350):
             queue.push(b"%d" % n, priority=rng.randrange(3))
@@ -1010,8 +1025,7 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS)
 def test_bytes_behind_the_end_are_kept_aside(path: str, end: str) -> None:
-    with Queue(path, "a", rotation=SMALL) as queue:
-        queue.push_many([b"x"] * 15)
+    filled(path, 15, rotation=SMALL)
     data = ENDS[end]
     last = Path(path, "00000000000000000011.log")
     if data:
@@ -1033,21 +1047,17 @@ def test_bytes_behind_the_end_are_kept_aside(path: str, end: str) -> None:
     assert [row["id"] for row in rows] == list(range(1, 17))
 
 
-def test_every_flip_costs_the_message_that_it_hits(tmp_path: Path, soak: bool) -> None:
-    path, rng = str(tmp_path / "q"), random.Random(5)
-    create(path)
+def test_every_flip_costs_the_message_that_it_hits(path: str, soak: bool) -> None:
+    rng = random.Random(5)
     with Queue(path, "a", rotation=SMALL) as queue:
         for n in range(25):
             queue.push(b"%d" % n * 7, priority=n % 3, headers={"a": "b"} if n % 4 else None)
         wanted = {m.id: m for m in queue.messages()}
     files = sorted(Path(path).iterdir())
     for file in files:
-        data = file.read_bytes()
-        for byte in range(len(data)) if soak else rng.sample(range(len(data)), min(len(data), 60)):
-            flipped = bytearray(data)
-            flipped[byte] ^= 1 << rng.randrange(8)
-            file.write_bytes(flipped)
-            with Queue(path) as queue:
+        size = file.stat().st_size
+        for byte in range(size) if soak else rng.sample(range(size), min(size, 60)):
+            with flipped(file, byte, 1 << rng.randrange(8)), Queue(path) as queue:
                 found = {m.id: m for m in queue.all_messages()}
                 lost = wanted.keys() - found.keys()
                 assert len(lost) <= (file.suffix == ".log"), (file.name, byte)
@@ -1055,7 +1065,6 @@ def test_every_flip_costs_the_message_that_it_hits(tmp_path: Path, soak: bool) -
                     assert message._replace(offset=0) == wanted[id]._replace(offset=0)
                 if lost:
                     assert queue.problems
-            file.write_bytes(data)
 
 
 def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> None:
@@ -1067,25 +1076,16 @@ def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> N
             clock.sleep(1)
         queue.pop_many(150)
     for file in sorted(Path(path).glob("*.idx")):
-        data = file.read_bytes()
-        for byte in range(len(data)):
+        for byte in range(file.stat().st_size):
             for bit in (1, 16, 128):
-                flipped = bytearray(data)
-                flipped[byte] ^= bit
-                file.write_bytes(flipped)
-                with Queue(path) as queue:
+                with flipped(file, byte, bit), Queue(path) as queue:
                     assert queue.peek()[0].id == 151 and queue.read(77).id == 77
                     assert queue.reading.at_time(times[119]) == 120
-        file.write_bytes(data)
 
 
 def test_a_flip_in_a_closed_segment_is_skipped_and_repaired(path: str) -> None:
-    with Queue(path, "a", rotation=SMALL) as queue:
-        queue.push_many([b"x" * 50] * 35)
-    file = Path(path, "00000000000000000011.log")
-    data = bytearray(file.read_bytes())
-    data[400] ^= 1
-    file.write_bytes(data)
+    filled(path, 35, b"x" * 50, rotation=SMALL)
+    flip(f"{path}/00000000000000000011.log", 400)
     with Queue(path, "a") as queue:
         wanted = [id for id in range(1, 36) if id != 15]
         assert ids(queue.messages()) == wanted
@@ -1093,38 +1093,30 @@ def test_a_flip_in_a_closed_segment_is_skipped_and_repaired(path: str) -> None:
         assert drained(queue) == wanted and len(queue.problems) == 1
         queue.seek(1)
     assert len(verify(path).problems) == 2  # and message 15 is missing
-    assert repair(path)
-    assert not verify(path).problems
-    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))  # reads on id by id
+    assert repaired(path)
     with Queue(path) as queue:
         assert ids(queue.messages()) == wanted
 
 
-@pytest.mark.parametrize("cut", [1, 5, 40, 300])
-def test_a_closed_segment_that_is_cut_short_is_repaired(path: str, cut: int) -> None:
-    with Queue(path, "a", rotation=SMALL) as queue:
-        queue.push_many([b"x"] * 35)
+@pytest.mark.parametrize(("cut", "lost"), [(1, 0), (5, 1), (40, 2), (300, 10)])
+def test_a_closed_segment_that_is_cut_short_is_repaired(path: str, cut: int, lost: int) -> None:
+    filled(path, 35, rotation=SMALL)
     file = Path(path, "00000000000000000011.log")
     file.write_bytes(file.read_bytes()[:-cut])
     with Queue(path) as queue:
         left = ids(queue.messages())
-        assert len(left) == 35 - {1: 0, 5: 1, 40: 2, 300: 10}[cut]
-    assert bool(verify(path).problems) == (cut > 1)
-    repair(path)
-    assert not verify(path).problems
-    ledgerq_oracle.queue(ledgerq_oracle.files_of(Path(path)))
+        assert len(left) == 35 - lost
+    assert bool(verify(path).problems) == bool(lost)
+    repaired(path)
     with Queue(path, "a") as queue:
         assert drained(queue) == left
 
 
 def test_hostile_integers_are_refused_or_reported(path: str) -> None:
-    with Queue(path, "a", rotation=SMALL) as queue:
-        queue.push_many([b"x"] * 25)
+    filled(path, 25, rotation=SMALL)
     head = Path(path, "00000000000000000011.log")
     data = head.read_bytes()
     for low, high in ((0, 0), (5, 1 << 62), (1, 1), (20, 11), (11, 10**9), (1 << 63, 1 << 63)):
-        from winkformats.ledgerq.segment import Header
-
         forged = Header(11, 1, low, high).encode()
         head.write_bytes(forged + data[64:])
         with Queue(path) as queue:
@@ -1157,8 +1149,7 @@ def test_a_sync_makes_the_name_of_a_new_segment_durable() -> None:
 
 def test_rows_behind_one_that_is_torn_are_not_good_again(path: str) -> None:
     """When that one is written over."""
-    with Queue(path, "a", sync="none") as queue:
-        queue.push_many([b"x"] * 40)
+    filled(path, 40, sync="none")
     begun = Path(path, "cursors.dat").stat().st_size
     queue = Queue(path, "a", sync="none")
     for _ in range(20):
@@ -1166,13 +1157,11 @@ def test_rows_behind_one_that_is_torn_are_not_good_again(path: str) -> None:
         queue.sync()
     queue.abort()
     journal = Path(path, "cursors.dat")
-    data = bytearray(journal.read_bytes())
-    assert len(data) == begun + 20 * ondisk.STRIDE
-    data[begun + 5 * ondisk.STRIDE + 9] ^= 1
-    journal.write_bytes(data)
+    assert journal.stat().st_size == begun + 20 * ondisk.STRIDE
+    flip(journal, begun + 5 * ondisk.STRIDE + 9)
     for first in (6, 7):
         queue = Queue(path, "a", sync="none")
-        assert queue.pop().id == first
+        assert popped(queue).id == first
         queue.sync()
         queue.abort()
 
@@ -1208,46 +1197,30 @@ def test_another_process_writes_the_journal_anew(path: str) -> None:
     first, second = (Queue(path, "a", shared=True) for _ in range(2))
     for _ in range(100):
         first.push(b"x")
-        first.ack(first.pop(visible=100).id)  # type: ignore[union-attr]
+        first.ack(popped(first, visible=100).id)
     second.push_many([b"y"] * 2)
-    second.ack(second.pop(visible=100).id)  # type: ignore[union-attr]
+    second.ack(popped(second, visible=100).id)
     second.sync()
     assert Path(path, "cursors.dat").stat().st_size < 2000
     first.sync()
-    assert first.pop().payload == b"y"  # type: ignore[union-attr]
+    assert popped(first).payload == b"y"
     first.close()
     second.close()
 
 
-def test_to_open_does_not_read_what_is_closed(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_to_open_does_not_read_what_is_closed(path: str) -> None:
     with Queue(path, "a", rotation=Rotation(messages=1000)) as queue:
         queue.push_many([bytes(50)] * 9500)
         queue.pop_many(1500)
-    read = 0
-    from winkformats.disk.posix import FileStorage
-
-    before = FileStorage.read
-
-    def counted(self: FileStorage, offset: int, length: int) -> bytes:
-        nonlocal read
-        data = before(self, offset, length)
-        read += len(data)
-        return data
-
-    monkeypatch.setattr(FileStorage, "read", counted)
-    with Queue(path) as queue:
+    with disk_calls() as calls, Queue(path) as queue:
         assert queue.next_id == 9501
-        assert read < 40_000
+        assert bytes_read(calls, "") < 40_000
         assert queue.pending() == 8000
 
 
 @pytest.mark.slow
-def test_memory_of_pending_messages_with_priorities(tmp_path: Path) -> None:
-    import tracemalloc
-
-    path = str(tmp_path / "q")
-    create(path, by_priority=True)
-    with Queue(path, "a") as queue:
+def test_memory_of_pending_messages_with_priorities(by_priority: str) -> None:
+    with Queue(by_priority, "a") as queue:
         queue.push(b"x", priority=HIGH)
         tracemalloc.start()
         queue.push_many([{"payload": b"", "priority": n % 3} for n in range(1)])
@@ -1258,7 +1231,7 @@ def test_memory_of_pending_messages_with_priorities(tmp_path: Path) -> None:
         taken, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert taken / count <= 40
-    with Queue(path, "a") as queue:
+    with Queue(by_priority, "a") as queue:
         tracemalloc.start()
         assert queue.pop() is not None
         taken, _ = tracemalloc.get_traced_memory()
