@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,135 +22,6 @@ pytestmark = pytest.mark.slow
 ACCOUNTS, BALANCE = 40, 1000
 SMALL = {"file_size": 16 << 10, "cutoff": 600, "file_bits": 10, "generation_bits": 4,
          "save_every": 5}  # fmt: skip
-
-
-class Writer:
-    """A thread that moves money between accounts of all, and has records of its own."""
-
-    def __init__(self, store: LogStore, accounts: list[int], seed: int) -> None:
-        self.store, self.accounts, self.rng = store, accounts, random.Random(seed)
-        self.mine: dict[int, bytes | None] = {}
-        self.commits = self.conflicts = 0
-
-    def step(self) -> None:
-        rng, draft = self.rng, dict(self.mine)
-        transaction = self.store.begin()
-        try:
-            self.transfer(transaction)
-            for _ in range(rng.randint(0, 8)):
-                self.change(transaction, draft)
-        except Conflict:
-            self.conflicts += 1
-            transaction.rollback()
-            return
-        if rng.random() < 0.1:
-            transaction.rollback()
-            return
-        transaction.commit(sync=rng.random() < 0.02)
-        self.mine = draft
-        self.commits += 1
-        for recid in rng.sample(sorted(draft), min(len(draft), 3)):
-            assert self.store.get(recid) == draft[recid]
-
-    def transfer(self, transaction: Transaction) -> None:
-        source, target = self.rng.sample(self.accounts, 2)
-        amount = self.rng.randint(1, 9)
-        for account, change in ((source, -amount), (target, amount)):
-            transaction.update(account, b"0")  # it is ours from here on
-            # The newest that others committed, which no one can change any more.
-            balance = int(self.store.get(account) or b"0")
-            transaction.update(account, b"%d" % (balance + change))
-
-    def change(self, transaction: Transaction, draft: dict[int, bytes | None]) -> None:
-        rng = self.rng
-        recid = rng.choice(sorted(draft)) if draft else 0
-        body = rng.randbytes(rng.choice((0, 20, 300, 700))) if rng.random() < 0.9 else None
-        choice = rng.random()
-        if (choice < 0.4 and len(draft) < 60) or not draft:
-            draft[transaction.put(body)] = body
-        elif choice < 0.7:
-            transaction.update(recid, body)
-            draft[recid] = body
-        elif choice < 0.8:
-            assert transaction.compare_and_swap(recid, draft[recid], body)
-            draft[recid] = body
-        else:
-            transaction.delete(recid)
-            del draft[recid]
-
-
-def watch(store: LogStore, accounts: list[int], seed: int) -> int:
-    """Read one snapshot several times while others write -> reads."""
-    rng = random.Random(seed)
-    with store.snapshot() as snapshot:
-        recids = list(snapshot.recids())
-        first = snapshot.get_many(recids)
-        balances = [int(snapshot.get(account) or b"x") for account in accounts]
-        assert sum(balances) == ACCOUNTS * BALANCE
-        for _ in range(rng.randint(1, 4)):
-            time.sleep(rng.random() / 50)
-            assert list(snapshot.recids()) == recids
-            for recid in rng.sample(recids, min(len(recids), 30)):
-                assert snapshot.get(recid) == first[recids.index(recid)]
-            assert snapshot.get_many(recids) == first
-    return len(recids)
-
-
-def together(path: str, seconds: float, seed: int) -> None:
-    """4 threads write, 2 read snapshots, one compacts; then all is as their models say."""
-    store = LogStore.create(path, **SMALL)
-    accounts = store.put_many([b"%d" % BALANCE] * ACCOUNTS)
-    store.commit()
-    end = time.monotonic() + seconds
-    errors: list[BaseException] = []
-
-    def run(step: Callable[[], object], pause: float = 0.0) -> None:
-        try:
-            while time.monotonic() < end and not errors:
-                step()
-                time.sleep(pause)
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    seeds = iter(range(seed * 1000, seed * 1000 + 10**9))
-    writers = [Writer(store, accounts, seed + number) for number in range(4)]
-    compacted: list[int] = []
-    jobs = [threading.Thread(target=run, args=(writer.step,)) for writer in writers]
-    jobs += [
-        threading.Thread(target=run, args=(lambda: watch(store, accounts, next(seeds)),))
-        for _ in range(2)
-    ]
-    compact = lambda: compacted.append(store.compact(least=0.3)["files"])  # noqa: E731
-    jobs.append(threading.Thread(target=run, args=(compact, 0.02)))
-    for job in jobs:
-        job.start()
-    for job in jobs:
-        job.join()
-    assert not errors, errors
-    print([writer.commits for writer in writers], sum(compacted), "files compacted")
-    assert sum(compacted) > 0 and all(writer.commits for writer in writers)
-    wanted: dict[int, bytes | None] = {}
-    for writer in writers:
-        wanted.update(writer.mine)
-    for reopened in (False, True):
-        if reopened:
-            store.close()
-            store = LogStore(path, "a")
-        found = dict(zip(store.recids(), store.get_many(list(store.recids())), strict=True))
-        money = [int(found.pop(account) or b"x") for account in accounts]
-        assert sum(money) == ACCOUNTS * BALANCE
-        assert found == wanted
-        assert not store.problems
-    store.close()
-
-
-@pytest.mark.soak
-@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_threads_that_write_read_and_compact_match_their_models(
-    tmp_path: Path, seed: int, soak: bool
-) -> None:
-    together(str(tmp_path / "s"), 600 if soak else 4, seed)
 
 
 class Machine(RuleBasedStateMachine):

@@ -9,7 +9,6 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -288,56 +287,6 @@ def test_what_is_durable_is_confirmed_by_name(path: str, sync: str) -> None:
 
 
 # --- threads and processes ---
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("segments")
-def test_many_threads_write_read_remove_and_compact(path: str) -> None:
-    wrong: list[object] = []
-    stop = threading.Event()
-    with MessageStore(path, "a", sync="interval", interval=0.01) as store:
-
-        def work(thread: int) -> None:
-            rng, mine = random.Random(thread), set[int]()
-            try:
-                for step in range(600):
-                    number = thread * 10_000 + step
-                    store.write(id_of(number), body_of(number))
-                    mine.add(number)
-                    for other in rng.sample(sorted(mine), min(3, len(mine))):
-                        if store.read(id_of(other)) != body_of(other):
-                            wrong.append(other)
-                    if step % 3:
-                        store.remove(id_of(gone := rng.choice(sorted(mine))))
-                        mine.remove(gone)
-                some = sorted(mine)
-                if store.read_many(list(map(id_of, some))) != list(map(body_of, some)):
-                    wrong.append("many")
-                kept.update(mine)
-            except BaseException as error:
-                wrong.append(repr(error))
-
-        def compact() -> None:
-            try:
-                while not stop.is_set():
-                    done.append(store.compact().files)
-            except BaseException as error:
-                wrong.append(repr(error))
-
-        kept, done = set[int](), list[int]()
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-        compacter = threading.Thread(target=compact)
-        for thread in (*threads, compacter):
-            thread.start()
-        for thread in threads:
-            thread.join()
-        stop.set()
-        compacter.join()
-        assert not wrong and sum(done) > 10
-        assert len(store) == len(kept)
-    with MessageStore(path) as store:
-        assert store.read_many(list(map(id_of, sorted(kept)))) == list(map(body_of, sorted(kept)))
-    assert verify(path).problems == []
 
 
 @pytest.mark.slow

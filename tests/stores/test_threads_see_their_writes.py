@@ -6,17 +6,20 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from message_lives import Life
 from threaded import FileOwner, Owner, run_owners
 from threaded import threads_change_often as threads_change_often  # a fixture
 
 import winkfs
+import winkfs.dataset
 from winkfs.errors import NoSuchFile
 from winkfs.stores.ledgerq import Queue, Rotation
 from winkfs.stores.ledgerq import create as create_queue
-from winkfs.stores.logstore import LogStore, Transaction
+from winkfs.stores.logstore import Conflict, LogStore, Snapshot, Transaction
 from winkfs.stores.messagestore import MessageStore
 from winkfs.stores.messagestore import create as create_messages
 from winkfs.stores.ringpage import Ring
@@ -86,13 +89,15 @@ class Messages(Owner[MessageStore]):
         assert self.handle.read_many(ids) == [self.model[id] for id in ids]
 
 
-def test_messages(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
+def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Life.small(monkeypatch)
+    path, compacted = str(tmp_path / "s"), list[int]()
     create_messages(path)
-    with MessageStore(path, "a") as store:
+    with MessageStore(path, "a", sync="interval", interval=0.01) as store:
         owners = [Messages(store, me) for me in THREADS]
-        model = run_owners(owners, SECONDS, again_and_again(store.compact))
-        assert len(store) == len(model)
+        compaction = again_and_again(lambda: compacted.append(store.compact().files))
+        model = run_owners(owners, SECONDS, compaction)
+        assert len(store) == len(model) and sum(compacted) > 10
     with MessageStore(path) as reader:
         assert reader.read_many(list(model)) == list(model.values())
     assert not winkfs.verify(path).problems
@@ -101,11 +106,20 @@ def test_messages(tmp_path: Path) -> None:
 # --- log store ---
 
 
+ACCOUNTS, BALANCE = 40, 1000
+
+
 class Records(Owner[LogStore]):
-    """Each change is a transaction of its own, or one of several changes."""
+    """Each change is a transaction of its own, or one of several changes; money goes from one of
+    the first records to another, which all threads have."""
+
+    def __init__(self, store: LogStore, me: int) -> None:
+        super().__init__(store, me)
+        self.commits = 0
 
     def verbs(self) -> list[Callable[[], object]]:
-        return [self.put, self.change_several, self.swap, self.delete, self.roll_back]
+        return [self.put, self.change_several, self.swap, self.delete, self.roll_back,
+                self.transfer, self.transfer]  # fmt: skip
 
     def put(self) -> None:
         with self.handle.begin() as transaction:
@@ -116,9 +130,24 @@ class Records(Owner[LogStore]):
 
     def change_several(self) -> None:
         draft = dict(self.model)
-        with self.handle.begin() as transaction:
-            self._change(transaction, draft)
+        transaction = self.handle.begin()
+        self._change(transaction, draft)
+        transaction.commit(sync=False)
         self.model = draft
+
+    def transfer(self) -> None:
+        transaction = self.handle.begin()
+        accounts, amount = self.random.sample(range(1, ACCOUNTS + 1), 2), self.random.randint(1, 9)
+        try:
+            for account, change in zip(accounts, (-amount, amount), strict=True):
+                transaction.update(account, b"")  # no other thread can change it from here on
+                balance = int(self.handle.get(account) or b"")
+                transaction.update(account, b"%d" % (balance + change))
+        except Conflict:
+            transaction.rollback()
+            return
+        transaction.commit(sync=False)
+        self.commits += 1
 
     def _change(self, transaction: Transaction, draft: dict[int, bytes]) -> None:
         for recid in self.random.sample(sorted(draft), min(len(draft), 4)):
@@ -126,7 +155,7 @@ class Records(Owner[LogStore]):
             transaction.update(recid, draft[recid])
             assert transaction.get(recid) == draft[recid]
             assert self.handle.get(recid) == self.model[recid]  # as it was committed
-        body = self.content()
+        body = self.random.choice([self.content(), None])
         draft[transaction.put(body)] = body
 
     def swap(self) -> None:
@@ -166,15 +195,41 @@ class Records(Owner[LogStore]):
                 assert snapshot.get(recid) == body
 
 
-def test_records(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    with LogStore.create(path, file_size=16 << 10, cutoff=600, save_every=5) as store:
+def balances(store: LogStore | Snapshot) -> list[bytes | None]:
+    found = store.get_many(range(1, ACCOUNTS + 1))
+    assert sum(int(balance or b"") for balance in found) == ACCOUNTS * BALANCE
+    return found
+
+
+def watch(store: LogStore) -> None:
+    """Read one snapshot several times while others write."""
+    with store.snapshot() as snapshot:
+        first, recids = balances(snapshot), list(snapshot.recids())
+        bodies = snapshot.get_many(recids)
+        for pause in (0.0, 0.01, 0.03):
+            time.sleep(pause)
+            assert balances(snapshot) == first and list(snapshot.recids()) == recids
+            assert snapshot.get_many(recids) == bodies
+            assert [snapshot.get(recid) for recid in recids[::7]] == bodies[::7]
+
+
+@pytest.mark.soak
+def test_records(tmp_path: Path, soak: bool) -> None:
+    path, compacted = str(tmp_path / "s"), list[int]()
+    with LogStore.create(path, file_size=16 << 10, cutoff=600, file_bits=10, generation_bits=4,
+                         save_every=5) as store:  # fmt: skip
+        store.put_many([b"%d" % BALANCE] * ACCOUNTS)
+        store.commit()
         owners = [Records(store, me) for me in THREADS]
-        compaction = again_and_again(lambda: store.compact(least=0.3))
-        model = run_owners(owners, SECONDS, compaction)
-        assert set(store.recids()) == model.keys()
+        looks = [again_and_again(partial(watch, store)) for _ in range(2)]
+        compaction = again_and_again(lambda: compacted.append(store.compact(least=0.3)["files"]))
+        model = run_owners(owners, 600 if soak else 4, compaction, *looks)
+        model |= dict(enumerate(balances(store), 1))
+        assert set(store.recids()) == model.keys() and not store.problems
     with LogStore(path) as reader:
         assert {recid: reader.get(recid) for recid in reader.recids()} == model
+        assert not reader.problems
+    assert sum(compacted) > 0 and all(owner.commits for owner in owners)
     assert not winkfs.verify(path).problems
 
 
