@@ -46,7 +46,7 @@ def again_and_again(action: Callable[[], object]) -> Callable[[float], None]:
 
 class Messages(Owner[MessageStore]):
     def verbs(self) -> list[Callable[[], object]]:
-        return [self.write, self.write, self.write_many, self.remove, self.remove_many]
+        return [self.write, self.write_each, self.write_many, self.remove, self.remove_many]
 
     def new(self) -> bytes:
         return b"%d %014d" % (self.me, self.random.randrange(10**12))
@@ -55,6 +55,10 @@ class Messages(Owner[MessageStore]):
         id, body = self.new(), self.content()
         self.handle.write(id, body)
         self.model[id] = body
+
+    def write_each(self) -> None:
+        for _ in range(30):
+            self.write()
 
     def write_many(self) -> None:
         new = {self.new(): self.content() for _ in range(5)}
@@ -96,7 +100,7 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with MessageStore(path, "a", sync="interval", interval=0.01) as store:
         owners = [Messages(store, me) for me in THREADS]
         compaction = again_and_again(lambda: compacted.append(store.compact().files))
-        model = run_owners(owners, SECONDS, compaction)
+        model = run_owners(owners, 2 * SECONDS, compaction)
         assert len(store) == len(model) and sum(compacted) > 10
     with MessageStore(path) as reader:
         assert reader.read_many(list(model)) == list(model.values())
