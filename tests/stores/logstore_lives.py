@@ -16,13 +16,13 @@ from simulated import harness
 from simulated.disk import SimulatedDisk
 
 from winkfs.errors import Refusal
-from winkfs.stores.logstore import Full, LogStore
+from winkfs.stores.logstore import Full, LogStore, Snapshot
 
 State = dict[int, bytes | None]
 SMALL = {"file_size": 700, "cutoff": 90, "file_bits": 5, "generation_bits": 3, "save_every": 2}
 
 
-def content(store: LogStore) -> State:
+def content(store: LogStore | Snapshot) -> State:
     recids = list(store.recids())
     return dict(zip(recids, store.get_many(recids), strict=True))
 

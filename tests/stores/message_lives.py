@@ -82,19 +82,17 @@ class Life(harness.Life):
 
     # --- what happens ---
 
-    def set(self, msg_id: bytes, value: Value) -> None:
-        before = self.model.get(msg_id)
-        self.since.setdefault(msg_id, [before]).append(value)
-        self.model[msg_id] = value
-
     def write(self) -> None:
         msg_id = self.rng.choice(IDS)
-        before = self.model.get(msg_id)
         body = self.body()
-        value = (1, body) if before is None else (before[0] + 1, before[1])
-        self.note(msg_id, value)
+        self.note(msg_id, self.referred(msg_id, body))
         self.store.write(msg_id, body)
-        self.model[msg_id] = value
+        self.model[msg_id] = self.since[msg_id][-1]
+
+    def referred(self, msg_id: bytes, body: bytes) -> Value:
+        """Return what a write makes of a message."""
+        before = self.model.get(msg_id)
+        return (1, body) if before is None else (before[0] + 1, before[1])
 
     def note(self, msg_id: bytes, value: Value) -> None:
         """It may be so from now on."""
@@ -103,8 +101,7 @@ class Life(harness.Life):
     def write_many(self) -> None:
         new = {msg_id: self.body() for msg_id in self.rng.sample(IDS, self.rng.randint(1, 9))}
         for msg_id, body in new.items():
-            before = self.model.get(msg_id)
-            self.note(msg_id, (1, body) if before is None else (before[0] + 1, before[1]))
+            self.note(msg_id, self.referred(msg_id, body))
         self.store.write_many(new.items())
         for msg_id in new:
             self.model[msg_id] = self.since[msg_id][-1]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flips import flip, flipped
 
 import winkfs
 from winkformats.errors import CorruptError, FormatError
@@ -296,8 +297,7 @@ def test_large_bodies_are_files_that_go_with_their_records(path: str) -> None:
         store.put(b"3" * 100)
         store.commit()
         assert sorted(os.listdir(f"{path}/blob")) == [f"{1:016x}", f"{2:016x}"]
-        with Path(f"{path}/blob/{1:016x}").open("rb") as file:
-            assert file.read() == b"1" * 101
+        assert Path(f"{path}/blob/{1:016x}").read_bytes() == b"1" * 101
         snapshot = store.snapshot()
         store.update(one, b"1" * 102)
         store.update(one, b"1" * 103)
@@ -492,27 +492,16 @@ def test_a_log_store_is_a_kind_of_store(path: str) -> None:
 # --- damage ---
 
 
-def flip(path: str, at: int, bit: int) -> None:
-    with Path(path).open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1 << bit]))
-
-
 def test_a_flip_of_the_first_entries_is_reported_keeps_the_file(path: str) -> None:
     """No file was removed before the first one; no flip makes of a kind that of a removed file."""
     model = filled(path, 120)
     name, first = f"{path}/data/{0:016x}", entry.START
     for at in range(first, first + 2 * entry.MARK.size):
         for bit in range(8):
-            flip(name, at, bit)
-            assert winkfs.verify(path).problems, (at, bit)
-            flip(name, at, bit)
-    flip(name, first, 2)  # RECORD is EOF
-    with contextlib.suppress(FormatError, Refusal), LogStore(path, "a"):
-        pass
-    flip(name, first, 2)
+            with flipped(name, at, 1 << bit):
+                assert winkfs.verify(path).problems, (at, bit)
+    with flipped(name, first, 4), contextlib.suppress(FormatError, Refusal):  # RECORD is EOF
+        LogStore(path, "a").close()
     with LogStore(path) as store:
         assert all(store.get(recid) == body for recid, body in model.items())
 
@@ -527,15 +516,13 @@ def test_a_flipped_bit_is_found_and_gives_no_wrong_body(path: str, soak: bool) -
     for _ in range(20_000 if soak else 400):
         name = rng.choice(files)
         at, bit = rng.randrange(os.path.getsize(name)), rng.randrange(8)
-        flip(name, at, bit)
-        missed += not winkfs.verify(path).problems
-        with LogStore(path) as store:
+        with flipped(name, at, 1 << bit), LogStore(path) as store:
+            missed += not winkfs.verify(path).problems
             for recid in model:
                 try:
                     wrong += store.get(recid) != model[recid]
                 except (CorruptError, FileNotFoundError):
                     lost += 1
-        flip(name, at, bit)
     assert (missed, wrong) == (0, 0)
     assert lost > 0
     assert winkfs.verify(path).problems == []
@@ -553,7 +540,7 @@ def test_damage_of_synced_entries_is_reported_and_not_cut_off(path: str, derived
     if not derived:
         os.remove(f"{path}/index")
     name = f"{path}/data/{0:016x}"
-    flip(name, 60, 0)
+    flip(name, 60)
     assert winkfs.verify(path).problems
     with LogStore(path) as store:
         assert store.get_many(recids) == [b"x%d" % recid for recid in recids]
@@ -571,10 +558,10 @@ def test_salvage_copies_what_is_whole(path: str) -> None:
     middle = f"{path}/data/{names[len(names) // 2]}"
     rng = random.Random(4)
     for _ in range(5):
-        flip(middle, rng.randrange(16, os.path.getsize(middle)), 3)
+        flip(middle, rng.randrange(16, os.path.getsize(middle)), 8)
     os.remove(f"{path}/index")
-    with Path(f"{path}/data/{names[-1]}").open("r+b") as file:
-        file.truncate(os.path.getsize(file.name) - 5)
+    last = Path(f"{path}/data/{names[-1]}")
+    os.truncate(last, last.stat().st_size - 5)
     target = f"{path}-new"
     report = kind.function("salvage", path)(path, target)
     assert report["problems"]
@@ -597,7 +584,7 @@ def test_a_record_that_is_damaged_keeps_its_file_from_compaction(path: str) -> N
         for number in range(100):
             store.update(hot, b"%0200d" % number)
             store.commit()
-    flip(f"{path}/data/{0:016x}", 40, 0)
+    flip(f"{path}/data/{0:016x}", 40)
     with LogStore(path, "a") as store:
         store.compact(least=0.1)
         assert "not compacted" in store.problems[0]
@@ -618,13 +605,11 @@ def forged(path: str, change: Callable[[bytes], bytes]) -> None:
         layout = store._log.layout
     os.remove(f"{path}/index")
     name = f"{path}/data/{0:016x}"
-    with Path(name).open("rb") as file:
-        data = file.read()
+    data = Path(name).read_bytes()
     head, entries = data[: entry.START], data[entry.START : -MARK.size]
     made = change(entries)
     checksum = zlib.crc32(made, entry.seed(layout))
-    with Path(name).open("wb") as file:
-        file.write(head + made + entry.commit(1, 16, len(made), checksum))
+    Path(name).write_bytes(head + made + entry.commit(1, 16, len(made), checksum))
 
 
 def raw(size: int, recid: int, body: bytes = b"") -> bytes:
@@ -682,16 +667,14 @@ def test_a_recid_just_within_its_limit_is_no_burden(path: str) -> None:
 def test_random_bytes_and_cuts_raise_format_errors_alone(path: str, what: str) -> None:
     filled(path, 60)
     name = f"{path}/{what}" if what != "data" else f"{path}/data/{0:016x}"
-    with Path(name).open("rb") as file:
-        whole = file.read()
+    whole = Path(name).read_bytes()
     rng = random.Random(5)
     for number in range(60):
         data = bytearray(whole[: rng.randrange(len(whole) + 1)])
         for _ in range(number % 4):
             if data:
                 data[rng.randrange(len(data))] = rng.randrange(256)
-        with Path(name).open("wb") as file:
-            file.write(data)
+        Path(name).write_bytes(data)
         try:
             with LogStore(path) as store:
                 for recid in store.recids():

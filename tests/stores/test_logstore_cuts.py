@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from logstore_lives import SMALL, Life, content
 from simulated.disk import Event, SimulatedDisk
+from store_kinds import looking
 
 import winkfs
 from winkformats.disk.paths import directory_of
@@ -161,19 +162,13 @@ def test_a_full_disk_leaves_nothing_half(room: int) -> None:
 
 
 def test_a_transaction_in_several_files_is_whole_or_not_there() -> None:
-    images = []
-    disk = SimulatedDisk(3)
+    disk, images = SimulatedDisk(3), list[SimulatedDisk]()
     store = make(disk)
     store.put(b"before")
     store.commit()
-
-    def look(event: Event) -> None:
-        images.append(disk.crash())
-
-    disk.watch = look
-    store.put_many([b"x" * 80] * 30)
-    store.commit()
-    disk.watch = None
+    with looking(disk, lambda _: images.append(disk.crash())):
+        store.put_many([b"x" * 80] * 30)
+        store.commit()
     store.close()
     assert len(numbers(disk)) > 4
     for image in images:

@@ -1,16 +1,18 @@
-"""Threads that write, read snapshots and compact at once, beside a model."""
+"""Transactions, snapshots and compaction in any order, and files that threads list at once."""
 
 from __future__ import annotations
 
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from logstore_lives import content
 from simulated.disk import SimulatedDisk
+from threaded import in_threads
 
 from winkformats.disk.posix import FileStorage
 from winkformats.logstore import datafiles
@@ -19,9 +21,6 @@ from winkfs.stores.logstore import Conflict, LogStore, Snapshot, Transaction
 from winkfs.stores.logstore.files import Files
 
 pytestmark = pytest.mark.slow
-ACCOUNTS, BALANCE = 40, 1000
-SMALL = {"file_size": 16 << 10, "cutoff": 600, "file_bits": 10, "generation_bits": 4,
-         "save_every": 5}  # fmt: skip
 
 
 class Machine(RuleBasedStateMachine):
@@ -138,33 +137,21 @@ class Machine(RuleBasedStateMachine):
         self.store.close()
 
 
-def content(store: LogStore | Snapshot) -> dict[int, bytes | None]:
-    recids = list(store.recids())
-    return dict(zip(recids, store.get_many(recids), strict=True))
-
-
 class TestMachine(Machine.TestCase):
     settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 
 
 def test_threads_list_and_remove_data_files_at_once(tmp_path: Path) -> None:
     """A writer begins a file while a compaction removes another: no row of the list is lost."""
-    store = LogStore.create(str(tmp_path / "s"), **SMALL)
+    store = LogStore.create(str(tmp_path / "s"))
     store.put(b"1")
     store.commit()
     files, sync = Files(str(tmp_path / "s")), FileStorage.sync
     before, _ = files.listed() or (set(), 0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileStorage, "sync", lambda storage: (time.sleep(0.002), sync(storage)))
-        jobs = [
-            threading.Thread(target=files.list_as, args=(datafiles.THERE, 100 + number))
-            for number in range(20)
-        ]
-        for job in jobs:
-            job.start()
-        for job in jobs:
-            job.join()
+        in_threads(*(partial(files.list_as, datafiles.THERE, number) for number in range(100, 120)))
     after, _ = files.listed() or (set(), 0)
-    assert after == set(before) | {100 + number for number in range(20)}
+    assert after == {*before, *range(100, 120)}
     files.close()
     store.close()

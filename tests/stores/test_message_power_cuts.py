@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from message_lives import VARIANTS, Life
 from simulated.disk import Event, SimulatedDisk
+from store_kinds import looking
 
 from winkfs.stores.messagestore.store import MessageStore, create
 
@@ -42,19 +43,16 @@ def test_removed_segments_do_not_return_behind_a_snapshot(
 
     def look(event: Event) -> None:
         nonlocal images
-        watch, disk.watch = disk.watch, None
         # Of one image in 17 the new name is on the disk, and the removal is not.
         for _ in range(200 if event.call == "directory sync" else 10):
             image = disk.crash()
             with MessageStore(f"{image.path}/s") as reader:
                 assert kept in reader and not any(msg_id in reader for msg_id in gone)
             images += 1
-        disk.watch = watch
 
     store.remove(ids[0])
     store.core.roll()  # removes the last segment without a message, whose name no sync covers
-    disk.watch = look
-    store._renew()
+    with looking(disk, look):
+        store._renew()
     assert images > 100
-    disk.watch = None
     store.close()

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flips import flipped
 from message_lives import Life
 from seam import Call, Watch, disk_calls, once, refusing
 
@@ -41,6 +42,31 @@ def body_of(number: int) -> bytes:
 def path(tmp_path: Path) -> str:
     create(str(tmp_path / "s"))
     return str(tmp_path / "s")
+
+
+@pytest.fixture
+def version_1(path: str) -> str:
+    """20 segments of version 1, with 15 messages each."""
+    shutil.rmtree(path)
+    os.mkdir(path)
+    for number in range(20):
+        write_rdq(path, number, range(number * 15, number * 15 + 15))
+    return path
+
+
+def write_rdq(path: str, number: int, messages: range, gap: bytes = b"") -> None:
+    rows = [rdq.record(id_of(i), body_of(i)) for i in messages]
+    Path(path, f"{number}.rdq").write_bytes(gap.join(rows))
+
+
+@pytest.fixture
+def filled(path: str, request: pytest.FixtureRequest) -> str:
+    """300 messages in segments of a version."""
+    if request.param == 1:
+        request.getfixturevalue("version_1")
+    else:
+        fill(path, range(300))
+    return path
 
 
 @pytest.fixture
@@ -170,17 +196,10 @@ def test_segments_roll_large_bodies_are_alone_and_empty_ones_go(path: str) -> No
 
 
 @pytest.mark.usefixtures("segments")
-@pytest.mark.parametrize("version", [1, 2])
-def test_compaction_reclaims_and_keeps(path: str, version: int) -> None:
-    if version == 1:
-        shutil.rmtree(path)
-        os.mkdir(path)
-        for number in range(20):
-            rows = [rdq.record(id_of(i), body_of(i)) for i in range(number * 15, number * 15 + 15)]
-            Path(path, f"{number}.rdq").write_bytes(b"".join(rows))
-    else:
-        fill(path, range(300))
-    with MessageStore(path, "a", force=version == 1) as store:
+@pytest.mark.parametrize("filled", [1, 2], indirect=True)
+def test_compaction_reclaims_and_keeps(filled: str) -> None:
+    path = filled
+    with MessageStore(path, "a", force=True) as store:
         gone = [i for i in range(300) if i % 3]
         store.remove_many(map(id_of, gone))
         planned = store.compact(dry_run=True)
@@ -197,39 +216,32 @@ def test_compaction_reclaims_and_keeps(path: str, version: int) -> None:
 
 
 @pytest.mark.usefixtures("segments")
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_segment_with_damaged_messages_is_not_compacted(path: str, version: int) -> None:
+@pytest.mark.parametrize(
+    ("filled", "places"), [(1, (1, 10, -1)), (2, (1, 10))], indirect=["filled"]
+)
+def test_a_segment_with_damaged_messages_is_not_compacted(
+    filled: str, places: tuple[int, ...]
+) -> None:
     """A message whose head is wrong would lead a scan astray at its new place."""
-    if version == 1:
-        shutil.rmtree(path)
-        os.mkdir(path)
-        Path(path, "0.rdq").write_bytes(
-            b"".join(rdq.record(id_of(i), body_of(i)) for i in range(15))
-        )
-    else:
-        fill(path, range(300))
-    with MessageStore(path, "a", force=version == 1) as store:
-        places = {i: store.place(id_of(i)) for i in range(300)}
+    path = filled
+    with MessageStore(path, "a", force=True) as store:
+        where = {i: store.place(id_of(i)) for i in range(300)}
         first = next(name for name in segment_files(path) if name.startswith("0."))
-        inside = [i for i, place in places.items() if place is not None and place.file == 0]
+        inside = [i for i, place in where.items() if place is not None and place.file == 0]
         store.remove_many(map(id_of, inside[:-1]))
         store.sync()
-        last = places[inside[-1]]
+        last = where[inside[-1]]
         assert last is not None
-        file, before = Path(path, first), b""
-        for at in (last.offset + 1, last.offset + 10, last.offset + last.size - 1)[: 4 - version]:
-            before = before or file.read_bytes()
-            data = bytearray(before)
-            data[at] ^= 1
-            file.write_bytes(data)
-            for dry_run in True, False:
-                done = store.compact(dry_run=dry_run)
-                assert (
-                    f"{first}: 1 messages are none, {id_of(inside[-1]).hex()}" in done.problems[0]
-                )
-            assert file.read_bytes() == data
-        file.write_bytes(before)
-        assert store.compact().problems == () and file.stat().st_size < len(before) // 3
+        file, size = Path(path, first), Path(path, first).stat().st_size
+        for at in places:
+            with flipped(file, last.offset + at % last.size):
+                before = file.read_bytes()
+                for dry_run in True, False:
+                    done = store.compact(dry_run=dry_run)
+                    (line,) = done.problems
+                    assert f"{first}: 1 messages are none, {id_of(inside[-1]).hex()}" in line
+                assert file.read_bytes() == before
+        assert store.compact().problems == () and file.stat().st_size < size // 3
         assert store.read(id_of(inside[-1])) == body_of(inside[-1])
 
 
@@ -251,8 +263,7 @@ def test_migration_leaves_no_segment_of_version_1(path: str) -> None:
     shutil.rmtree(path)
     os.mkdir(path)
     for number in range(5):
-        rows = [rdq.record(id_of(i), body_of(i)) for i in range(number * 40, number * 40 + 40)]
-        Path(path, f"{number}.rdq").write_bytes((b"\0" * 9).join(rows))
+        write_rdq(path, number, range(number * 40, number * 40 + 40), b"\0" * 9)
     with MessageStore(path, "a", force=True) as store:
         assert store.core.last_v1_file == 4
         store.write(id_of(0), b"")  # one more reference
@@ -373,25 +384,20 @@ def test_a_full_disk_loses_nothing_that_was_taken(path: str) -> None:
 
 def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: bool) -> None:
     fill(path, range(200), checksums=True)
-    raw = {name: Path(path, name).read_bytes() for name in os.listdir(path)}
+    files = [file for file in Path(path).iterdir() if file.stat().st_size]
     rng, told = random.Random(7), 0
     for _ in range(20_000 if soak else 300):
-        name = rng.choice([n for n in raw if raw[n]])
-        changed = bytearray(raw[name])
-        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
-        Path(path, name).write_bytes(changed)
-        try:
-            with MessageStore(path) as store:
-                there = [i for i in range(200) if id_of(i) in store]
-                for i in there:
-                    try:
-                        assert store.read(id_of(i)) == body_of(i), (name, i)
-                    except CorruptError:
-                        told += 1
-                told += len(there) < 200
-                assert len(there) == 200 or store.problems, name
-        finally:
-            Path(path, name).write_bytes(raw[name])
+        file = rng.choice(files)
+        at, mask = rng.randrange(file.stat().st_size), 1 << rng.randrange(8)
+        with flipped(file, at, mask), MessageStore(path) as store:
+            there = [i for i in range(200) if id_of(i) in store]
+            for i in there:
+                try:
+                    assert store.read(id_of(i)) == body_of(i), (file, i)
+                except CorruptError:
+                    told += 1
+            told += len(there) < 200
+            assert len(there) == 200 or store.problems, file
     assert told > 60
 
 
@@ -400,8 +406,7 @@ def test_hostile_bytes_are_one_line_or_less(path: str, name: str) -> None:
     """Integers of all sizes anywhere: no crash, no hang, no other error."""
     fill(path, range(40))
     if name == "0.rdq":
-        rows = [rdq.record(id_of(i), body_of(i)) for i in range(40)]
-        Path(path, "0.rdq").write_bytes(b"".join(rows))
+        write_rdq(path, 0, range(40))
         for other in ("0.sqs", "index"):
             os.unlink(f"{path}/{other}")
     with MessageStore(path, "a") as store:

@@ -7,15 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from store_kinds import KINDS
 
 import winkfs
 import winkfs.dataset
 from winkfs.errors import Refusal
 from winkfs.stores import kinds
-from winkfs.stores.ledgerq import create as create_queue
-from winkfs.stores.logstore import LogStore
-from winkfs.stores.messagestore import create as create_messages
-from winkfs.stores.ringpage import create as create_ring
 
 pytestmark = pytest.mark.in_memory
 
@@ -33,10 +30,10 @@ def marked(name: str) -> Callable[[str], object]:
 MAKE: dict[str, Callable[[str], object]] = {
     "container": lambda path: winkfs.create(path).close(),
     "data set": lambda path: winkfs.dataset.create(path).close(),
-    "queue": create_queue,
-    "message store": create_messages,
-    "log store": lambda path: LogStore.create(path).close(),
-    "ring buffer": create_ring,
+    "queue": KINDS["queue"].create,
+    "message store": KINDS["messages"].create,
+    "log store": KINDS["log"].create,
+    "ring buffer": KINDS["ring"].create,
     "digest set": marked("digests.json"),
     "order": marked("order.json"),
 }

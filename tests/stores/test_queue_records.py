@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from commands import Run as Command
 from commands import run
+from flips import flip
 
 import winkfs
 from winkformats.ledgerq.state import METADATA, Metadata
@@ -152,10 +153,7 @@ def test_damage_is_skipped_and_reported(path: str) -> None:
     with Queue(path, "a") as queue:
         queue.push_many(bodies(50))
         place = queue.read(30).offset
-    file = Path(path, f"{1:020d}.log")
-    data = bytearray(file.read_bytes())
-    data[place + 30] ^= 1
-    file.write_bytes(data)
+    flip(f"{path}/{1:020d}.log", place + 30)
     with QueueRecords(path) as records:
         rows = list(records.rows())
         assert [int(row.id) for row in rows] == [*range(1, 30), *range(31, 51)]

@@ -8,18 +8,21 @@ import random
 import shutil
 import struct
 import subprocess
-import threading
 import time
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from flips import flip
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from simulated.disk import SimulatedDisk
+from threaded import in_threads
 
 import winkfs
 from winkformats.ringpage.metadata import BufferState, Settings
@@ -41,6 +44,12 @@ def path(tmp_path: Path) -> str:
 
 def bodies(count: int, size: int = 200) -> list[bytes]:
     return [b"%06d" % n * (size // 6) for n in range(count)]
+
+
+def filled(path: str | Path, count: int, **options: Any) -> None:
+    """Push bodies with a handle that is closed then."""
+    with Ring(path, "a", **options) as ring:
+        ring.push_many(bodies(count))
 
 
 def shown(path: str) -> list[bytes]:
@@ -102,8 +111,7 @@ def test_a_record_popped_from_memory_is_not_finished_on_disk(path: str) -> None:
 
 
 def test_what_was_read_does_not_come_again_after_a_clean_end(path: str) -> None:
-    with Ring(path, "a") as ring:
-        ring.push_many(bodies(50))
+    filled(path, 50)
     with Ring(path, "a") as ring:
         assert ring.pop_many(20) == bodies(50)[:20]
     with Ring(path, "a") as ring:
@@ -115,8 +123,7 @@ def test_what_was_read_does_not_come_again_after_a_clean_end(path: str) -> None:
 
 @pytest.mark.parametrize("way", ["abort", "raise", "save_tail"])
 def test_without_a_clean_end_what_was_read_comes_again(path: str, way: str) -> None:
-    with Ring(path, "a") as ring:
-        ring.push_many(bodies(50))
+    filled(path, 50)
     ring = Ring(path, "a", save_tail=way != "save_tail")
     ring.pop_many(20)
     ring.push(b"new")
@@ -132,8 +139,7 @@ def test_without_a_clean_end_what_was_read_comes_again(path: str, way: str) -> N
 
 def test_a_saved_tail_is_not_trusted_once_a_page_has_followed(path: str) -> None:
     """Nothing is written to take it back."""
-    with Ring(path, "a") as ring:
-        ring.push_many(bodies(90))
+    filled(path, 90)
     with Ring(path, "a") as ring:
         ring.pop_many(10)
     ring = Ring(path, "a", memory=4096)
@@ -150,8 +156,7 @@ def test_a_saved_tail_is_not_trusted_once_a_page_has_followed(path: str) -> None
 
 
 def test_nothing_is_written_by_reading(path: str) -> None:
-    with Ring(path, "a") as ring:
-        ring.push_many(bodies(500))
+    filled(path, 500)
     before = Path(path).read_bytes()
     with Ring(path) as ring:
         assert list(ring.records()) and ring.peek() and len(ring) == ring.stats()["records"]
@@ -164,8 +169,7 @@ def test_nothing_is_written_by_reading(path: str) -> None:
 
 
 def test_numbers_stay_whatever_happens(path: str) -> None:
-    with Ring(path, "a") as ring:
-        ring.push_many(bodies(300))
+    filled(path, 300)
     with Ring(path) as ring:
         before = {record.number: record.body for record in ring.records()}
     assert min(before) > 0  # the buffer was too small
@@ -382,13 +386,11 @@ def test_threads_push_and_pop(path: str) -> None:
             for n in range(500):
                 ring.push(b"%d %d" % (who, n))
 
-        threads = [threading.Thread(target=push, args=(who,)) for who in range(4)]
-        for thread in threads:
-            thread.start()
-        while len(found) < 2000:
-            found += ring.pop_many(50)
-        for thread in threads:
-            thread.join()
+        def pop() -> None:
+            while len(found) < 2000:
+                found.extend(ring.pop_many(50))
+
+        in_threads(pop, *(partial(push, who) for who in range(4)))
     for who in range(4):
         assert [b for b in found if b.startswith(b"%d " % who)] == [
             b"%d %d" % (who, n) for n in range(500)
@@ -480,8 +482,7 @@ def test_pages_of_an_older_buffer_are_none(tmp_path: Path) -> None:
     """As on a device that was taken again."""
     path = tmp_path / "ring"
     create(path, pages=8)
-    with Ring(path, "a") as ring:
-        ring.push_many(bodies(700))
+    filled(path, 700)
     old = path.read_bytes()
     path.unlink()
     create(path, pages=8)
@@ -495,13 +496,10 @@ def test_pages_of_an_older_buffer_are_none(tmp_path: Path) -> None:
 
 
 def test_a_damaged_page_costs_its_own_records(path: str) -> None:
-    with Ring(path, "a") as ring:
-        ring.push_many(bodies(130))
+    filled(path, 130)
     with Ring(path) as ring:
         spans = {record.body: record.page for record in ring.records()}
-    data = bytearray(Path(path).read_bytes())
-    data[BLOCK + 3 * 4096 + 2000] ^= 1
-    Path(path).write_bytes(data)
+    flip(path, BLOCK + 3 * 4096 + 2000)
     for _ in range(2):
         with Ring(path, "a") as ring:
             found = ring.pop_many(999)
@@ -656,8 +654,7 @@ def test_the_page_of_the_encoder_is_that_of_the_writer(path: str) -> None:
 
 def test_records_of_a_writer_are_those_of_its_opening(path: str) -> None:
     """Those that were written over meanwhile are left out, and what has taken their place, too."""
-    with Ring(path, "a") as ring:
-        ring.push_many(bodies(140))
+    filled(path, 140)
     with Ring(path, "a", memory=4096) as ring:
         before = [record.body for record in ring.records()]
         assert before == bodies(140)

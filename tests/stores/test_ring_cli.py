@@ -12,6 +12,7 @@ from pathlib import Path
 import commands
 import pytest
 from commands import PROGRAM, Run, listed, one_line
+from flips import flip
 from mounting import mounted
 
 import winkfs
@@ -98,10 +99,9 @@ def test_bad_input_is_one_line(run: Run, arguments: tuple[str, ...]) -> None:
     Path("folder").mkdir()
     Path("text").write_text("hello\n")
     Path("short").write_bytes(b"WINKRING" + bytes(20))
-    data = bytearray(create("both").encode())
-    data[20] ^= 1
-    data[2048 + 20] ^= 1
-    Path("both").write_bytes(data)
+    create("both")
+    flip("both", 20)
+    flip("both", 2048 + 20)
     os.mkfifo("fifo")
     done = run("ring", *arguments)
     assert done.status == 1 and len((done.err + done.out.decode()).splitlines()) <= 2, done
@@ -121,9 +121,7 @@ def test_damage_is_reported_and_the_rest_is_written(run: Run) -> None:
     pushed(run, *bodies)
     with Ring("r") as ring:
         spans = {record.body: record.page for record in ring.records()}
-    data = bytearray(Path("r").read_bytes())
-    data[4096 * 3 + 1000] ^= 4
-    Path("r").write_bytes(data)
+    flip("r", 4096 * 3 + 1000, 4)
     said = "winkfs: r: page 2 is damaged at byte 12288\n"
     kept = [body for body in bodies if spans[body] not in (1, 2)]
     peeked = run("ring", "peek", "r", "--all")

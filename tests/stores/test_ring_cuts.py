@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from ring_lives import VARIANTS, Life
 from simulated.disk import Event, SimulatedDisk
+from store_kinds import looking
 
 from winkfs.errors import FormatError
 from winkfs.stores.ringpage.ring import Ring, create
@@ -27,19 +28,16 @@ def test_a_buffer_is_there_whole_or_not_at_all() -> None:
 
     def look(_: Event) -> None:
         nonlocal images
-        watch, disk.watch = disk.watch, None
         for _ in range(20):
             image = disk.crash()
             images += 1
             if "ring" in image.paths():
                 with Ring(f"{image.path}/ring", "a") as ring:
                     ring.push(b"body")
-        disk.watch = watch
 
-    disk.watch = look
-    create(f"{disk.path}/ring", pages=3)
+    with looking(disk, look):
+        create(f"{disk.path}/ring", pages=3)
     look(Event("", ""))
-    disk.watch = None
     assert images > 100 and disk.crash().paths() == ["ring"]
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from store_kinds import KINDS
 
 import winkfs
 from winkfs.container.salvage import salvage as salvage_container
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.logstore.records import salvage as salvage_log
 from winkfs.stores.messagestore.records import salvage as salvage_messages
-from winkfs.stores.messagestore.store import MessageStore, create
 
 Salvage = Callable[..., object]
 
@@ -24,30 +25,24 @@ def container(path: str) -> None:
             c.put(f"{i}", os.urandom(100_000))
 
 
-def log_store(path: str) -> None:
-    with LogStore.create(path) as store:
-        for _ in range(20):
-            store.put(os.urandom(50_000))
+def store(kind: str, path: str) -> None:
+    on = KINDS[kind](path, make=True)
+    for _ in range(20):
+        on.add(os.urandom(50_000))
+    on.store.close()
 
 
-def message_store(path: str) -> None:
-    create(path)
-    with MessageStore(path, "a") as store:
-        for _ in range(20):
-            store.write(os.urandom(16), os.urandom(50_000))
-
-
-KINDS = {
+SALVAGED = {
     "container": (container, salvage_container),
-    "log": (log_store, salvage_log),
-    "messages": (message_store, salvage_messages),
+    "log": (partial(store, "log"), salvage_log),
+    "messages": (partial(store, "messages"), salvage_messages),
 }
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=SALVAGED)
 def made(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Salvage]:
     """A store and the function that salvages it."""
-    make, salvage = KINDS[request.param]
+    make, salvage = SALVAGED[request.param]
     make(str(tmp_path / "old"))
     return str(tmp_path / "old"), salvage
 
