@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from refusals import all_raise, refuses
 from store_kinds import KINDS
 
 from winkfs.errors import NoSuchFile
@@ -105,10 +107,8 @@ def test_a_time_span_that_is_none_changes_nothing(
 ) -> None:
     queue.push(b"1")
     assert queue.pop(visible=1000)
-    for wrong in NO_SPANS:
-        if wrong not in allowed:
-            with pytest.raises((TypeError, ValueError)):
-                call(queue, wrong)
+    wrong = [span for span in NO_SPANS if span not in allowed]
+    refuses(partial(call, queue), wrong, (TypeError, ValueError))
     assert queue.next_id == 2 and queue.stats()["in_flight"] == 1 and queue.pop() is None
     assert queue.stats()["retrying"] == 0
 
@@ -127,9 +127,9 @@ def test_the_longest_time_spans_are_taken(queue: Queue) -> None:
 
 
 def test_a_message_with_a_wrong_window_is_not_pushed(queue: Queue) -> None:
-    for wrong in (math.inf, math.nan, -1, "1"):
-        with pytest.raises((TypeError, ValueError)):
-            queue.push_once(b"x", "key", window=wrong)  # type: ignore[arg-type]
+    wrong: list[Any] = [math.inf, math.nan, -1, "1"]
+    calls = (partial(queue.push_once, b"x", "key", window=window) for window in wrong)
+    all_raise((TypeError, ValueError), calls)
     with pytest.raises(TypeError, match="key"):
         queue.push_once(b"x", 5)  # type: ignore[arg-type]
     assert queue.next_id == 1
@@ -145,12 +145,8 @@ IDS: list[Call] = [
 def test_an_invalid_id_raises_and_acknowledges_nothing(call: Call, queue: Queue) -> None:
     queue.push_many([b"1", b"2"])
     assert queue.pop(visible=1000)
-    for wrong in ("1", 1.0, True, None, b"1"):
-        with pytest.raises(TypeError, match="an id must be an int"):
-            call(queue, wrong)
-    for unknown in (99, 0, -1, 1 << 63, 1 << 70):
-        with pytest.raises(NoSuchFile):
-            call(queue, unknown)
+    refuses(partial(call, queue), ("1", 1.0, True, None, b"1"), TypeError, "an id must be an int")
+    refuses(partial(call, queue), (99, 0, -1, 1 << 63, 1 << 70), NoSuchFile)
     if call is not IDS[-1]:
         with pytest.raises(NoSuchFile):  # it was not popped
             call(queue, 2)
@@ -170,23 +166,26 @@ RECIDS: list[Call] = [
 def test_a_recid_that_is_none_is_an_error(call: Call, log: LogStore) -> None:
     recid = log.put(b"1")
     log.commit()
-    for wrong in ("1", 1.0, True, None):
-        with pytest.raises(TypeError, match=r"recids? (must be an int|are ints)"):
-            call(log, wrong)
-    for unknown in (99, 0, -1):
-        with pytest.raises(NoSuchFile):
-            call(log, unknown)
+    refuses(
+        partial(call, log), ("1", 1.0, True, None), TypeError, r"recids? (must be an int|are ints)"
+    )
+    refuses(partial(call, log), (99, 0, -1), NoSuchFile)
     assert log.get(recid) == b"1" == log.get(np.int64(recid))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", ["text of 16 bytes", 5, None, bytearray(16)])
 def test_a_message_id_that_is_none_is_an_error(wrong: Any, messages: MessageStore) -> None:
-    for call in (
-        lambda: messages.write(wrong, b""), lambda: messages.write_many([(wrong, b"")]),
-        lambda: messages.read(wrong), lambda: messages.remove(wrong), lambda: wrong in messages,
-    ):  # fmt: skip
-        with pytest.raises(TypeError, match="a message id is bytes"):
-            call()
+    all_raise(
+        TypeError,
+        (
+            lambda: messages.write(wrong, b""),
+            lambda: messages.write_many([(wrong, b"")]),
+            lambda: messages.read(wrong),
+            lambda: messages.remove(wrong),
+            lambda: wrong in messages,
+        ),
+        "a message id is bytes",
+    )
     assert len(messages) == 0
 
 

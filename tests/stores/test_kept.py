@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from refusals import all_raise
 from simulated.disk import SimulatedDisk
 from store_kinds import KINDS, OnStore, content, in_child
 
@@ -110,9 +111,7 @@ def test_a_forked_child_cannot_write(kind: str, tmp_path: Path) -> None:
     on.add(b"of the parent")
     on.store.close()
     assert content(on.path) == [*ADDED, b"of the parent"]
-    for call in (on.sync, lambda: on.add(b"late")):
-        with pytest.raises(Closed):
-            call()
+    all_raise(Closed, (on.sync, lambda: on.add(b"late")))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,9 +124,11 @@ def test_a_failed_sync_is_final(kind: str) -> None:
     last = on.add(b"2")
     with pytest.raises(OSError, match="Input/output error"):
         on.sync()
-    for call in (on.sync, lambda: on.add(b"3"), on.compact, on.sync):
-        with pytest.raises(Refusal, match=r"nothing (can be|is) written any more.*open it a"):
-            call()
+    all_raise(
+        Refusal,
+        (on.sync, lambda: on.add(b"3"), on.compact, on.sync),
+        r"nothing (can be|is) written any more.*open it a",
+    )
     assert on.bodies()[last] == b"2"
     on.store.close()
     for image in [disk.crash() for _ in range(20)]:

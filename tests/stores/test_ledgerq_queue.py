@@ -24,6 +24,7 @@ import ledgerq_oracle
 import pytest
 from constants import shrink
 from flips import flip, flipped
+from refusals import all_raise, refuses
 from seam import bytes_read, disk_calls
 from simulated.disk import Event, SimulatedDisk
 from store_kinds import in_child, looking
@@ -489,9 +490,7 @@ def test_consumers_read_on_their_own(path: str) -> None:
         assert queue.compact().segments == 1
         queue.add_consumer("a")
         assert popped(queue, consumer="a").id == 21
-        for name in ("", "x" * 33, "a\0"):
-            with pytest.raises(ValueError, match="name"):
-                queue.add_consumer(name)
+        refuses(queue.add_consumer, ("", "x" * 33, "a\0"), ValueError, "name")
     with Queue(path) as queue:
         assert sorted(queue.stats()["consumers"]) == ["a", "b"]
 
@@ -511,9 +510,7 @@ def test_seek_by_id_and_by_time(path: str, clock: Clock) -> None:
         assert queue.seek_time(0) == 1
         queue.seek(10**6)
         assert queue.pop() is None
-        for wrong in (0, -1, 1 << 63):
-            with pytest.raises(ValueError, match="id"):
-                queue.seek(wrong)
+        refuses(queue.seek, (0, -1, 1 << 63), ValueError, "id")
         assert queue.push(b"x") == 2001 and drained(queue) == [2001]
 
 
@@ -631,10 +628,7 @@ def test_one_writes_and_others_look(path: str) -> None:
         writer.remove_consumer("a")
         writer.compact()
         assert looker.refresh() and ids(looker.messages()) == list(range(30, 36))
-    with pytest.raises(Closed):
-        writer.push(b"x")
-    with pytest.raises(Closed):
-        list(looker.messages())
+    all_raise(Closed, (lambda: writer.push(b"x"), lambda: list(looker.messages())))
 
 
 def test_a_write_that_is_going_on_is_no_damage(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -866,12 +860,16 @@ def test_failures_that_ledgerq_noted_are_counted(path: str) -> None:
 
 
 def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:
-    for call in (
-        lambda: Queue(path, "w"), lambda: Queue(path, "a", sync="never"),  # type: ignore[arg-type]
-        lambda: Queue(path, "a", compress=10), lambda: Queue(path, "a", rotation=Rotation(0)),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match="must be"):
-            call()
+    all_raise(
+        ValueError,
+        (
+            lambda: Queue(path, "w"),
+            lambda: Queue(path, "a", sync="never"),  # type: ignore[arg-type]
+            lambda: Queue(path, "a", compress=10),
+            lambda: Queue(path, "a", rotation=Rotation(0)),
+        ),
+        "must be",
+    )
     with pytest.raises(NoSuchFile):
         Queue(str(tmp_path / "none"), "a")
     (tmp_path / "empty").mkdir()
@@ -888,15 +886,18 @@ def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="not empty"):
         create(str(tmp_path / "other"), exist_ok=True)
     with Queue(path, "a") as queue:
-        for options in ({"priority": 3}, {"priority": -1}, {"compress": 11}):
-            with pytest.raises(ValueError, match="must be"):
-                queue.push(b"x", **options)  # type: ignore[arg-type]
-        for put in (
-            {"payload": b"x", "priority": 9},
-            {"payload": b"x", "headers": {"a": "b" * 70000}},
-        ):
-            with pytest.raises(ValueError, match=r"must be|at most"):
-                queue.push_many([b"a", put, b"c"])
+        all_raise(
+            ValueError,
+            (
+                lambda: queue.push(b"x", priority=3),
+                lambda: queue.push(b"x", priority=-1),
+                lambda: queue.push(b"x", compress=11),
+            ),
+            "must be",
+        )
+        wrong = ({"priority": 9}, {"headers": {"a": "b" * 70000}})
+        many = [[b"a", {"payload": b"x", **options}, b"c"] for options in wrong]
+        refuses(queue.push_many, many, ValueError, r"must be|at most")
         assert queue.next_id == 1
         with pytest.raises(ValueError, match="dead_letters"):
             queue.dead_letters()

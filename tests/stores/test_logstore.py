@@ -8,12 +8,13 @@ import random
 import shutil
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flips import flip, flipped
+from refusals import all_raise, refuses
 
 import winkfs
 from winkformats.errors import CorruptError, FormatError
@@ -31,6 +32,20 @@ SMALL = {"file_size": 4 << 10, "cutoff": 500, "save_every": 3}
 @pytest.fixture
 def path(tmp_path: Path) -> str:
     return str(tmp_path / "s")
+
+
+@pytest.fixture
+def store(path: str) -> Iterator[LogStore]:
+    with LogStore.create(path) as made:
+        yield made
+
+
+@pytest.fixture
+def recid(store: LogStore) -> int:
+    """A record with the body b"1", which is committed."""
+    made = store.put(b"1")
+    store.commit()
+    return made
 
 
 def content(store: LogStore | Snapshot) -> dict[int, bytes | None]:
@@ -74,27 +89,22 @@ def test_bodies_come_back_after_reopening(path: str) -> None:
         assert content(reader) == wanted
         assert reader.get_many([5, 4, 3, 5]) == [b"ba", b"x" * 100_000, None, b"ba"]
         assert reader.get_many([]) == []
-        for recid in (0, -1, 6, 1 << 40, 1 << 70):
-            with pytest.raises(NoSuchFile):
-                reader.get(recid)
+        refuses(reader.get, (0, -1, 6, 1 << 40, 1 << 70), NoSuchFile)
         with pytest.raises(NoSuchFile):
             reader.get_many([1, 6])
         with pytest.raises(ReadOnly):
             reader.put(b"")
 
 
-def test_changes_are_seen_by_others_when_they_are_committed(path: str) -> None:
-    with LogStore.create(path) as store:
-        recid = store.put(b"1")
-        store.commit()
-        with store.begin() as transaction:
-            transaction.update(recid, b"2")
-            other = transaction.put(b"3")
-            assert transaction.get(recid) == b"2" and transaction.get(other) == b"3"
-            assert store.get(recid) == b"1" and other not in store
-        assert store.get(recid) == b"2" and store.get(other) == b"3"
-        with pytest.raises(Closed, match="committed"):
-            transaction.put(b"")
+def test_changes_are_seen_by_others_when_they_are_committed(store: LogStore, recid: int) -> None:
+    with store.begin() as transaction:
+        transaction.update(recid, b"2")
+        other = transaction.put(b"3")
+        assert transaction.get(recid) == b"2" and transaction.get(other) == b"3"
+        assert store.get(recid) == b"1" and other not in store
+    assert store.get(recid) == b"2" and store.get(other) == b"3"
+    with pytest.raises(Closed, match="committed"):
+        transaction.put(b"")
 
 
 def test_a_transaction_that_is_rolled_back_leaves_nothing(path: str) -> None:
@@ -114,68 +124,62 @@ def test_a_transaction_that_is_rolled_back_leaves_nothing(path: str) -> None:
         assert content(store) == {recid: b"1"}
 
 
-def test_two_transactions_do_not_change_one_record(path: str) -> None:
-    with LogStore.create(path) as store:
-        recid = store.put(b"1")
-        store.commit()
-        one, two = store.begin(), store.begin()
-        one.update(recid, b"2")
-        for call in (two.delete, lambda id: two.update(id, b"3"),
-                     lambda id: two.compare_and_swap(id, b"1", b"3")):  # fmt: skip
-            with pytest.raises(Conflict):
-                call(recid)
-        one.commit()
-        assert not two.compare_and_swap(recid, b"1", b"3")
-        assert two.compare_and_swap(recid, b"2", b"3")
-        two.commit()
-        assert store.get(recid) == b"3"
+def test_two_transactions_do_not_change_one_record(store: LogStore, recid: int) -> None:
+    one, two = store.begin(), store.begin()
+    one.update(recid, b"2")
+    all_raise(
+        Conflict,
+        (
+            lambda: two.delete(recid),
+            lambda: two.update(recid, b"3"),
+            lambda: two.compare_and_swap(recid, b"1", b"3"),
+        ),
+    )
+    one.commit()
+    assert not two.compare_and_swap(recid, b"1", b"3")
+    assert two.compare_and_swap(recid, b"2", b"3")
+    two.commit()
+    assert store.get(recid) == b"3"
 
 
-def test_a_transaction_that_is_dropped_lets_go_of_its_records(path: str) -> None:
-    with LogStore.create(path) as store:
-        recid = store.put(b"1")
-        store.commit()
-        store.begin().update(recid, b"2")
-        store.update(recid, b"3")
-        store.commit()
-        assert store.get(recid) == b"3"
+def test_a_transaction_that_is_dropped_lets_go_of_its_records(store: LogStore, recid: int) -> None:
+    store.begin().update(recid, b"2")
+    store.update(recid, b"3")
+    store.commit()
+    assert store.get(recid) == b"3"
 
 
 def test_what_is_deleted_cannot_be_changed(path: str) -> None:
     with LogStore.create(path) as store:
         recid = store.put(b"1")
         store.delete(recid)
-        for call in (store.delete, lambda id: store.update(id, b"")):
-            with pytest.raises(NoSuchFile):
-                call(recid)
+        all_raise(NoSuchFile, (lambda: store.delete(recid), lambda: store.update(recid, b"")))
         store.commit()
-        for call in (store.delete, lambda id: store.compare_and_swap(id, None, b"")):
-            with pytest.raises(NoSuchFile):
-                call(recid)
+        all_raise(
+            NoSuchFile,
+            (lambda: store.delete(recid), lambda: store.compare_and_swap(recid, None, b"")),
+        )
         assert len(store) == 0
 
 
-def test_preallocated_records_are_null_until_they_are_updated(path: str) -> None:
-    with LogStore.create(path) as store:
-        recids = store.preallocate(3)
-        store.commit()
-        assert store.get_many(recids) == [None] * 3
-        assert not store.compare_and_swap(recids[0], b"", b"1")
-        assert store.compare_and_swap(recids[0], None, b"1")
-        store.commit()
-        assert store.get(recids[0]) == b"1"
+def test_preallocated_records_are_null_until_they_are_updated(store: LogStore) -> None:
+    recids = store.preallocate(3)
+    store.commit()
+    assert store.get_many(recids) == [None] * 3
+    assert not store.compare_and_swap(recids[0], b"", b"1")
+    assert store.compare_and_swap(recids[0], None, b"1")
+    store.commit()
+    assert store.get(recids[0]) == b"1"
 
 
-def test_empty_commits_write_nothing(path: str) -> None:
-    with LogStore.create(path) as store:
-        store.put(b"1")
+@pytest.mark.usefixtures("recid")
+def test_empty_commits_write_nothing(store: LogStore, path: str) -> None:
+    before = os.stat(f"{path}/data/{0:016x}").st_size
+    for _ in range(5):
         store.commit()
-        before = os.stat(f"{path}/data/{0:016x}").st_size
-        for _ in range(5):
-            store.commit()
-            store.begin().commit()
-            store.rollback()
-        assert os.stat(f"{path}/data/{0:016x}").st_size == before
+        store.begin().commit()
+        store.rollback()
+    assert os.stat(f"{path}/data/{0:016x}").st_size == before
 
 
 def test_a_recid_is_reused_once_no_open_transaction_may_know_it(path: str) -> None:
@@ -197,25 +201,23 @@ def test_a_recid_is_reused_once_no_open_transaction_may_know_it(path: str) -> No
         assert store.put_many([b"5", b"6"]) == [first, second + 2]
 
 
-def test_recids_of_a_transaction_that_is_rolled_back_are_free(path: str) -> None:
-    with LogStore.create(path) as store:
-        recids = store.put_many([b"1"] * 10)
-        store.rollback()
-        assert sorted(store.put_many([b"2"] * 10)) == recids
+def test_recids_of_a_transaction_that_is_rolled_back_are_free(store: LogStore) -> None:
+    recids = store.put_many([b"1"] * 10)
+    store.rollback()
+    assert sorted(store.put_many([b"2"] * 10)) == recids
 
 
-def test_many_are_updated_or_none(path: str) -> None:
-    with LogStore.create(path) as store:
-        recids = store.put_many([b"1"] * 4)
-        store.commit()
-        store.update_many(recids, [b"2", None, b"4", b"5"])
-        store.commit()
-        assert store.get_many(recids) == [b"2", None, b"4", b"5"]
-        for wrong, bodies in ((recids, [b""]), ([1, 99], [b"", b""])):
-            with pytest.raises((ValueError, NoSuchFile)):
-                store.update_many(wrong, bodies)
-        store.commit()
-        assert store.get_many(recids) == [b"2", None, b"4", b"5"]
+def test_many_are_updated_or_none(store: LogStore) -> None:
+    recids = store.put_many([b"1"] * 4)
+    store.commit()
+    store.update_many(recids, [b"2", None, b"4", b"5"])
+    store.commit()
+    assert store.get_many(recids) == [b"2", None, b"4", b"5"]
+    for wrong, bodies in ((recids, [b""]), ([1, 99], [b"", b""])):
+        with pytest.raises((ValueError, NoSuchFile)):
+            store.update_many(wrong, bodies)
+    store.commit()
+    assert store.get_many(recids) == [b"2", None, b"4", b"5"]
 
 
 # --- snapshots ---
@@ -470,9 +472,7 @@ def test_a_log_store_is_a_kind_of_store(path: str) -> None:
         assert all(abs(entry.mtime_ns / 1e9 - time.time()) < 100 for entry in records.scan())
         with pytest.raises(NoSuchFile):
             records.row("999999")
-        for wrong in ("", "0", "01", "a", "-1", "1" * 11, "²"):
-            with pytest.raises(ValueError):
-                records.row(wrong)
+        refuses(records.row, ("", "0", "01", "a", "-1", "1" * 11, "²"), ValueError)
     info = kind.function("info", path)(path)
     assert info["records"] == len(model) and info["problems"] == []
     with winkfs.open(path, "a") as records:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import Run, run
+from refusals import all_raise
 
 from winkformats.messagestore import rdq
 from winkformats.messagestore.index import ids_of
@@ -67,9 +68,11 @@ def test_a_folder_of_a_broker_is_not_changed_without_force(
         assert (done.status, len(done.err.splitlines())) == (1, 1), change
         assert "a folder of RabbitMQ" in done.err and "--force" in done.err
         assert ".sqs" in done.err or change[1] != "migrate"
-    for call in (lambda: MessageStore(str(folder), "a"), lambda: migrate(str(folder))):
-        with pytest.raises(Refusal, match="force=True"):
-            call()
+    all_raise(
+        Refusal,
+        (lambda: MessageStore(str(folder), "a"), lambda: migrate(str(folder))),
+        "force=True",
+    )
     for look in ("ls", "stats", "verify"):
         assert run("store", look, folder).status == 0
     assert content(folder) == before

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from flips import flipped
 from message_lives import Life
+from refusals import all_raise, refuses
 from seam import Call, Watch, disk_calls, once, refusing
 
 import winkfs
@@ -107,9 +108,11 @@ def test_references_are_counted_and_the_first_body_stays(path: str) -> None:
         assert store.read(b"a" * 16) == b"body"
         store.remove(b"a" * 16)
         assert b"a" * 16 not in store and len(store) == 0
-        for call in (store.read, store.remove):
-            with pytest.raises(NoSuchFile, match=(b"a" * 16).hex()):
-                call(b"a" * 16)
+        all_raise(
+            NoSuchFile,
+            (lambda: store.read(b"a" * 16), lambda: store.remove(b"a" * 16)),
+            (b"a" * 16).hex(),
+        )
         store.write(b"a" * 16, b"new")
         assert store.read(b"a" * 16) == b"new"
     with MessageStore(path) as store:
@@ -125,22 +128,26 @@ def test_a_segment_that_was_cut_gives_no_short_bodies(path: str) -> None:
         assert place is not None
         os.truncate(f"{path}/{place.file}.sqs", place.offset + place.size - 1)
         assert store.read_many(ids[:99]) == [body_of(i) for i in range(99)]
-        for read in (store.read_many, lambda ids: [store.read(one) for one in ids]):
-            with pytest.raises(CorruptError, match="no message"):
-                read(ids[98:])
+        all_raise(
+            CorruptError,
+            (lambda: store.read_many(ids[98:]), lambda: [store.read(one) for one in ids[98:]]),
+            "no message",
+        )
 
 
 def test_wrong_arguments_change_nothing(path: str) -> None:
     with MessageStore(path, "a") as store:
-        for call in (
-            lambda: store.write(b"short", b""),
-            lambda: store.write_many([(b"x" * 16, b""), (b"y" * 17, b"")]),
-            lambda: store.remove(b""),
-            lambda: store.read(b"x" * 15),
-            lambda: b"x" in store,
-        ):
-            with pytest.raises(ValueError, match="16 bytes"):
-                call()
+        all_raise(
+            ValueError,
+            (
+                lambda: store.write(b"short", b""),
+                lambda: store.write_many([(b"x" * 16, b""), (b"y" * 17, b"")]),
+                lambda: store.remove(b""),
+                lambda: store.read(b"x" * 15),
+                lambda: b"x" in store,
+            ),
+            "16 bytes",
+        )
         assert len(store) <= 1
     with pytest.raises(ValueError, match="mode"):
         MessageStore(path, "w")
@@ -163,13 +170,10 @@ def test_only_one_handle_may_write(path: str) -> None:
     with MessageStore(path, "a") as store, MessageStore(path) as reader:
         with pytest.raises(Locked, match=f"this process, {os.getpid()}"):
             MessageStore(path, "a")
-        for call in (lambda: reader.write(b"a" * 16, b""), reader.sync, lambda: reader.compact()):
-            with pytest.raises(ReadOnly):
-                call()
-    with pytest.raises(Closed):
-        store.write(b"a" * 16, b"")
-    with pytest.raises(Closed):
-        store.read(b"a" * 16)
+        all_raise(
+            ReadOnly, (lambda: reader.write(b"a" * 16, b""), reader.sync, lambda: reader.compact())
+        )
+    all_raise(Closed, (lambda: store.write(b"a" * 16, b""), lambda: store.read(b"a" * 16)))
 
 
 @pytest.mark.usefixtures("segments")
@@ -496,9 +500,9 @@ def test_it_is_a_store_like_others(path: str) -> None:
         assert found == {id_of(i).hex(): body_of(i) for i in range(30)}
         assert reader.stat(id_of(7).hex()).size == len(body_of(7))
         assert reader.read(id_of(9).hex(), 2, 3) == body_of(9)[2:5]
-        for wrong in ("x", id_of(7).hex()[:-1], "zz" * 16, id_of(70).hex()):
-            with pytest.raises(FileNotFoundError):
-                reader.read(wrong)
+        refuses(
+            reader.read, ("x", id_of(7).hex()[:-1], "zz" * 16, id_of(70).hex()), FileNotFoundError
+        )
     report = winkfs.verify(path)
     assert report.files == 30 and report.problems == []
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import all_raise
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -231,8 +232,10 @@ def test_a_blob_that_is_gone_is_damage(tmp_path: Path) -> None:
     blobs = sorted(Path(path, "blob").iterdir())
     blobs[0].unlink()
     with LogStore(path) as store:
-        for ask in (store.get, lambda recid: store.get_many([recid])):
-            with pytest.raises(CorruptError, match="missing"):
-                ask(recids[0])
+        all_raise(
+            CorruptError,
+            (lambda: store.get(recids[0]), lambda: store.get_many([recids[0]])),
+            "missing",
+        )
         assert store.get_many(recids[1:]) == [b"2" * 600, b"3"]
     assert winkfs.verify(path).problems

@@ -13,6 +13,7 @@ import pytest
 from commands import Run as Command
 from commands import run
 from flips import flip
+from refusals import all_raise
 
 import winkfs
 from winkformats.ledgerq.state import METADATA, Metadata
@@ -253,12 +254,16 @@ def test_nothing_can_be_written(path: str) -> None:
     with pytest.raises(ReadOnly, match="a queue can only be read"):
         winkfs.open(path, "a")
     with QueueRecords(path) as records:
-        for call in (
-            lambda: records.put(None, b""), lambda: records.remove("1"), records.sync,
-            records.compact,
-        ):  # fmt: skip
-            with pytest.raises(ReadOnly, match="winkfs queue push and pop"):
-                call()
+        all_raise(
+            ReadOnly,
+            (
+                lambda: records.put(None, b""),
+                lambda: records.remove("1"),
+                records.sync,
+                records.compact,
+            ),
+            "winkfs queue push and pop",
+        )
 
 
 def test_the_commands_take_a_queue(path: str, run: Command) -> None:

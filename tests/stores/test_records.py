@@ -6,11 +6,13 @@ import re
 import stat
 import tracemalloc
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from refusals import all_raise, refuses
 from shelf import REAL, made, writing
 
 import winkfs
@@ -214,10 +216,22 @@ def test_numbers_lie_in_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "0-999999/4000-4999/4711" in found
     assert f"{last // 10**6 * 10**6}-{last // 10**6 * 10**6 + 999999}/" in "".join(found)
     assert source.lookup(source.root, b"4711").id == found["0-999999/4000-4999/4711"]
-    for name in (b"2000000-2999999", b"0-999", b"1-1000000", b"00-999999", b"-1", b"04711", b"0-99",
-                 b"x", b"99999999999999999999", b"99999999999999999999-0"):  # fmt: skip
-        with pytest.raises(FileNotFoundError):
-            source.lookup(source.root, name)
+    refuses(
+        partial(source.lookup, source.root),
+        (
+            b"2000000-2999999",
+            b"0-999",
+            b"1-1000000",
+            b"00-999999",
+            b"-1",
+            b"04711",
+            b"0-99",
+            b"x",
+            b"99999999999999999999",
+            b"99999999999999999999-0",
+        ),
+        FileNotFoundError,
+    )
 
 
 def test_letters_lie_by_their_beginnings(tmp_path: Path) -> None:
@@ -229,15 +243,17 @@ def test_letters_lie_by_their_beginnings(tmp_path: Path) -> None:
     assert len(set(found.values())) == len(texts)
     text = texts[5]
     assert source.lookup(source.root, text.encode()).id == found[f"{text[:2]}/{text}"]
-    for name in (
-        b"0",
-        b"0g",
-        b"000",
-        text[:2].upper().encode() + b"!",
-        text.upper().encode() + b"F",
-    ):
-        with pytest.raises(FileNotFoundError):
-            source.lookup(source.root, name)
+    refuses(
+        partial(source.lookup, source.root),
+        (
+            b"0",
+            b"0g",
+            b"000",
+            text[:2].upper().encode() + b"!",
+            text.upper().encode() + b"F",
+        ),
+        FileNotFoundError,
+    )
 
 
 @pytest.mark.parametrize("fan", [TextFan(2), NumberFan(2)])
@@ -299,9 +315,7 @@ def test_bodies_are_kept_while_they_are_read_in_parts(
     assert source.read(ids[1], 1, 9) == b" 1"
     assert source.read(ids[1], 0, 9) == b"  1"
     source.release(ids[1])
-    for id in ids[1:3]:
-        with pytest.raises(FileNotFoundError):
-            source.read(id, 0, 9)
+    all_raise(FileNotFoundError, (partial(source.read, id, 0, 9) for id in ids[1:3]))
     monkeypatch.setattr(general, "BODY_CACHE_BYTES", 30)
     for id in ids[3:]:
         assert source.read(id, 0, 2) == source.read(id, 0, 2)

@@ -21,6 +21,7 @@ from flips import flip
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from refusals import all_raise, refuses
 from simulated.disk import SimulatedDisk
 from threaded import in_threads
 
@@ -304,19 +305,14 @@ def test_wrong_calls(path: str, tmp_path: Path) -> None:
         ring.push(bytes(4062))
         with pytest.raises(Locked, match="another writer has it open"):
             Ring(path, "a")
-    for call in (ring.pop, ring.flush, lambda: ring.push(b"")):
-        with pytest.raises(Closed):
-            call()
+    all_raise(Closed, (ring.pop, ring.flush, lambda: ring.push(b"")))
     ring.close()
     with Ring(path) as reader:
-        for call in (reader.pop, reader.flush, lambda: reader.push(b"")):
-            with pytest.raises(ReadOnly):
-                call()
+        all_raise(ReadOnly, (reader.pop, reader.flush, lambda: reader.push(b"")))
     with pytest.raises(NoSuchFile, match="winkfs ring create"):
         Ring(tmp_path / "none")
-    for wrong in ({"mode": "w"}, {"sync": "page"}, {"on_close": ""}):
-        with pytest.raises(ValueError, match="must be"):
-            Ring(path, **wrong)  # type: ignore[arg-type]
+    wrong: list[dict[str, Any]] = [{"mode": "w"}, {"sync": "page"}, {"on_close": ""}]
+    all_raise(ValueError, (partial(Ring, path, **options) for options in wrong), "must be")
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="not a regular file"):
         Ring(tmp_path / "fifo")
@@ -636,11 +632,9 @@ def test_a_device_that_became_smaller_is_refused(device: str, tmp_path: Path) ->
 
 
 def test_a_device_that_is_no_block_device_is_refused() -> None:
-    for path in ("/dev/null", "/dev/tty"):
-        with pytest.raises(OSError, match=r"not a regular file|No such device"):
-            Ring(path)
-        with pytest.raises(OSError, match=r"is there already"):
-            create(path)
+    devices = ("/dev/null", "/dev/tty")
+    refuses(Ring, devices, OSError, r"not a regular file|No such device")
+    refuses(create, devices, OSError, r"is there already")
 
 
 def test_the_page_of_the_encoder_is_that_of_the_writer(path: str) -> None:
