@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 
-def all_raise(error: Any, calls: Iterable[Callable[[], object]], match: str = "") -> None:
+def all_raise(error: Any, calls: Iterable[Callable[[], object]], match: str | None = None) -> None:
     """Fail unless each of the calls raises an error, whose text matches."""
     refuses(operator.call, calls, error, match)
 
 
 def refuses(
-    call: Callable[[Any], object], values: Iterable[Any], error: Any, match: str = ""
+    call: Callable[[Any], object], values: Iterable[Any], error: Any, match: str | None = None
 ) -> None:
     """Fail unless a call raises an error for each of these values."""
     for value in values:

@@ -266,58 +266,39 @@ def test_the_layout_of_rotated_segments_is_that_of_the_reference(tmp_path: Path)
 # --- pushing and popping ---
 
 
-def test_a_queue_is_a_queue(path: str) -> None:
-    rng, wanted = random.Random(1), list[bytes]()
-    with Queue(path, "a", rotation=SMALL) as queue:
-        for _ in range(300):
-            payloads = [
-                rng.randbytes(rng.choice((0, 1, 50, 3000))) for _ in range(rng.randint(1, 5))
-            ]
-            wanted += payloads
-            if rng.random() < 0.5:
-                queue.push_many(payloads)
-            else:
-                for payload in payloads:
-                    queue.push(payload)
-            for _ in range(rng.randint(0, 5)):
-                message = queue.pop()
-                assert (message.payload if message else None) == (wanted.pop(0) if wanted else None)
-            if rng.random() < 0.02:
-                queue.compact()
-        assert queue.stats()["pending"] == len(wanted) == queue.pending()
-        assert [m.payload for m in queue.messages()] == wanted
-    with Queue(path, "a") as queue:
-        assert [m.payload for m in queue.stream(timeout=0)] == wanted
-        assert queue.pop() is None and queue.pending() == 0
-
-
 @pytest.mark.parametrize("by_priority", [False, True])
-def test_priorities(tmp_path: Path, by_priority: bool) -> None:
-    path, rng = str(tmp_path / "q"), random.Random(2)
+def test_a_queue_is_a_queue(tmp_path: Path, by_priority: bool) -> None:
+    path, rng, size = str(tmp_path / "q"), random.Random(1), (0, 1, 50, 3000)
     create(path, by_priority=by_priority)
-    wanted: list[tuple[int, int]] = []
+    wanted: list[Message] = []
 
-    def expected() -> int | None:
-        if not wanted:
-            return None
-        found = min(wanted, key=lambda one: (-one[0], one[1])) if by_priority else wanted[0]
-        wanted.remove(found)
-        return found[1]
+    def expected() -> Message:
+        """Return the next message, which is gone then."""
+        first = min(wanted, key=lambda one: (-one.priority * by_priority, one.id))
+        wanted.remove(first)
+        return first
 
     queue = Queue(path, "a", rotation=SMALL)
-    for step in range(400):
+    for _ in range(400):
         priority = rng.choice((LOW, MEDIUM, HIGH))
-        wanted.append((priority, queue.push(b"%d" % step, priority=priority)))
-        if rng.random() < 0.6:
-            assert popped(queue).id == expected()
+        payloads = [rng.randbytes(rng.choice(size)) for _ in range(rng.randint(1, 5))]
+        if rng.random() < 0.5:
+            pushed = queue.push_many(payloads, priority=priority)
+        else:
+            pushed = [queue.push(payload, priority=priority) for payload in payloads]
+        wanted += map(queue.read, pushed)
+        assert [message.payload for message in wanted[-len(payloads) :]] == payloads
+        for _ in range(min(rng.randint(0, 5), len(wanted))):
+            assert popped(queue)._replace(deliveries=0) == expected()._replace(deliveries=0)
         if rng.random() < 0.05:
             queue.close()
             queue = Queue(path, "a", rotation=SMALL)
         if rng.random() < 0.03:
             queue.compact()
-        assert queue.pending() == len(wanted)
-    rest = [expected() for _ in range(len(wanted))]
-    assert ids(queue.messages()) == rest == drained(queue)
+        assert queue.pending() == len(wanted) == queue.stats()["pending"]
+    rest = [expected().id for _ in range(len(wanted))]
+    assert ids(queue.messages()) == rest == ids(queue.stream(timeout=0))
+    assert queue.pop() is None
     queue.close()
     assert not verify(path).problems
 

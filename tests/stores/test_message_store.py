@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flips import flipped
+from flips import flip, flipped
 from message_lives import Life
 from refusals import all_raise, refuses
 from seam import Call, Watch, disk_calls, once, refusing
@@ -22,6 +22,7 @@ from seam import Call, Watch, disk_calls, once, refusing
 import winkfs
 from winkformats.errors import CorruptError
 from winkformats.messagestore import rdq, sqs
+from winkformats.messagestore.index import Place
 from winkfs.errors import Closed, Locked, NoSuchFile, ReadOnly, Refusal
 from winkfs.registry import kind_of
 from winkfs.stores.messagestore.records import salvage, verify
@@ -80,6 +81,12 @@ def fill(path: str, numbers: Iterator[int] | range, **options: object) -> None:
         store.write_many((id_of(i), body_of(i)) for i in numbers)
 
 
+def place_of(store: MessageStore, msg_id: bytes) -> Place:
+    place = store.place(msg_id)
+    assert place is not None
+    return place
+
+
 def content(store: MessageStore, most: int = 1000) -> set[int]:
     """The numbers whose messages are there; their bodies are right."""
     there = [i for i in range(most) if id_of(i) in store]
@@ -101,7 +108,7 @@ def test_references_are_counted_and_the_first_body_stays(path: str) -> None:
         store.write(b"a" * 16, b"another")
         store.write_many([(b"a" * 16, b"")] * 3)
         assert store.read(b"a" * 16) == b"body"
-        assert store.place(b"a" * 16).refs == 5  # type: ignore[union-attr]
+        assert place_of(store, b"a" * 16).refs == 5
         store.remove_many([b"a" * 16] * 4)
         assert b"a" * 16 in store
     with MessageStore(path, "a") as store:
@@ -124,8 +131,7 @@ def test_a_segment_that_was_cut_gives_no_short_bodies(path: str) -> None:
     with MessageStore(path) as store:
         ids = [id_of(i) for i in range(100)]
         assert store.read_many(ids) == [body_of(i) for i in range(100)]
-        place = store.place(id_of(99))
-        assert place is not None
+        place = place_of(store, id_of(99))
         os.truncate(f"{path}/{place.file}.sqs", place.offset + place.size - 1)
         assert store.read_many(ids[:99]) == [body_of(i) for i in range(99)]
         all_raise(
@@ -182,8 +188,8 @@ def test_segments_roll_large_bodies_are_alone_and_empty_ones_go(path: str) -> No
         store.write_many((id_of(i), body_of(i)) for i in range(300))
         large = b"L" * 16
         store.write(large, bytes(3500))
-        place = store.place(large)
-        assert place is not None and place.offset == sqs.START
+        place = place_of(store, large)
+        assert place.offset == sqs.START
         store.sync()
         sizes = {name: os.path.getsize(f"{path}/{name}") for name in segment_files(path)}
         assert sizes[f"{place.file}.sqs"] == sqs.START + 21 + 3500
@@ -229,13 +235,12 @@ def test_a_segment_with_damaged_messages_is_not_compacted(
     """A message whose head is wrong would lead a scan astray at its new place."""
     path = filled
     with MessageStore(path, "a", force=True) as store:
-        where = {i: store.place(id_of(i)) for i in range(300)}
+        where = {i: place_of(store, id_of(i)) for i in range(300)}
         first = next(name for name in segment_files(path) if name.startswith("0."))
-        inside = [i for i, place in where.items() if place is not None and place.file == 0]
+        inside = [i for i, place in where.items() if place.file == 0]
         store.remove_many(map(id_of, inside[:-1]))
         store.sync()
         last = where[inside[-1]]
-        assert last is not None
         file, size = Path(path, first), Path(path, first).stat().st_size
         for at in places:
             with flipped(file, last.offset + at % last.size):
@@ -275,7 +280,7 @@ def test_migration_leaves_no_segment_of_version_1(path: str) -> None:
         store.remove_many(map(id_of, range(0, 200, 4)))
         told: list[int] = []
         assert store.migrate(told.append) == 5 and len(told) == 5
-        assert store.core.last_v1_file is None and store.place(id_of(0)).refs == 1  # type: ignore[union-attr]
+        assert store.core.last_v1_file is None and place_of(store, id_of(0)).refs == 1
         wanted = {i for i in range(200) if i % 4} | {0, 500}
         assert content(store) == wanted
         store.abort()
@@ -348,7 +353,7 @@ def test_a_message_that_moves_while_it_is_read_is_read_again(path: str, mode: st
     with MessageStore(path, "a") as store:
         store.core.roll()  # the other segment is closed
         reader = store if mode == "a" else MessageStore(path)
-        last = max(range(200), key=lambda i: store.place(id_of(i)).offset)  # type: ignore[union-attr]
+        last = max(range(200), key=lambda i: place_of(store, id_of(i)).offset)
         store.remove_many(id_of(i) for i in range(150) if i != last)
 
         def compact() -> None:
@@ -473,13 +478,9 @@ def test_salvage_finds_what_is_whole(path: str, tmp_path: Path) -> None:
     fill(path, range(100), checksums=True)
     with MessageStore(path, "a") as store:
         store.remove(id_of(99))
-        places = {i: store.place(id_of(i)) for i in range(99)}
-    raw = bytearray(Path(path, "0.sqs").read_bytes())
-    for i in 20, 50:
-        place = places[i]
-        assert place is not None
-        raw[place.offset + 1] = 0x7F  # its size leads nowhere
-    Path(path, "0.sqs").write_bytes(raw)
+        damaged = [place_of(store, id_of(i)).offset + 1 for i in (20, 50)]
+    for at in damaged:
+        flip(f"{path}/0.sqs", at, 0x7F)  # its size leads nowhere
     assert len(verify(path).problems) >= 2
     found = salvage(path, str(tmp_path / "new"))
     assert found["messages"] == 97 and found["lost_messages"] == 2 and found["lost_bytes"] > 0

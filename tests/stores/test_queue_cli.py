@@ -54,25 +54,38 @@ def picture(folder: str) -> dict[str, tuple[str, int]]:
     } | {"": ("", Path(folder).stat().st_mtime_ns)}
 
 
-def test_what_is_pushed_is_popped(run: Run) -> None:
+@pytest.fixture
+def q(run: Run) -> None:
+    """A queue in the folder of the commands."""
     assert run("queue", "create", "q") == (0, b"q: read by arrival\n", "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "record"), [("queue", 1, "message"), ("ring", 0, "record")]
+)
+def test_what_is_pushed_is_popped(run: Run, kind: str, first: int, record: str) -> None:
+    def push(*args: str, stdin: bytes = b"") -> list[int]:
+        numbers = listed(run(kind, "push", "q", *args, stdin=stdin))
+        return [int(number) - first for number in numbers]
+
+    assert run(kind, "create", "q").status == 0
     for number, body in enumerate((b"one", b"", b"\x00\xff")):
         Path(f"body{number}").write_bytes(body)
-    assert listed(run("queue", "push", "q", "body0", "body1", "body2")) == ["1", "2", "3"]
-    assert listed(run("queue", "push", "q", "--lines", stdin=b"four\n\nsix")) == ["4", "5", "6"]
-    assert run("queue", "pop", "q") == (0, b"one", "")
-    assert run("queue", "peek", "q", "-n", 2, "--lines").out == b"\n\x00\xff\n"
-    assert run("queue", "pop", "q", "-n", 3).out == b"\x00\xfffour"
-    assert run("queue", "pop", "q", "--all", "--lines") == (0, b"\nsix\n", "")
+    assert push("body0", "body1", "body2") == [0, 1, 2]
+    assert push("--lines", stdin=b"four\n\nsix") == [3, 4, 5]
+    assert run(kind, "pop", "q") == (0, b"one", "")
+    assert run(kind, "peek", "q", "-n", 2, "--lines").out == b"\n\x00\xff\n"
+    assert run(kind, "pop", "q", "-n", 3).out == b"\x00\xfffour"
+    assert run(kind, "pop", "q", "--all", "--lines") == (0, b"\nsix\n", "")
     for command in ("pop", "peek"):
-        assert one_line(run("queue", command, "q")) == EMPTY
-        assert run("queue", command, "q", "--all") == (0, b"", "")
-    assert listed(run("queue", "push", "q", stdin=b"seven")) == ["7"]
+        assert one_line(run(kind, command, "q")) == f"winkfs: q: is empty: there is no {record}\n"
+        assert run(kind, command, "q", "--all") == (0, b"", "")
+    assert push(stdin=b"seven") == [6]
     Path("folder/below").mkdir(parents=True)
     Path("folder/below/b").write_bytes(b"B")
     Path("folder/a").write_bytes(b"A")
-    assert listed(run("queue", "push", "q", "folder")) == ["8", "9"]
-    assert run("queue", "pop", "q", "-n", 9).out == b"sevenAB"
+    assert push("folder") == [7, 8]
+    assert run(kind, "pop", "q", "-n", 9).out == b"sevenAB"
 
 
 # --- what there is, and nothing changes ---
@@ -166,8 +179,8 @@ def test_priorities_are_those_of_create(run: Run) -> None:
     assert run("queue", "push", "fifo", "--priority", "low", stdin=b"x").status == 0
 
 
+@pytest.mark.usefixtures("q")
 def test_options_of_push(run: Run) -> None:
-    run("queue", "create", "q")
     run("queue", "push", "q", "--ttl", "1h", "--header", "a=b=c", "--header", "ü=", stdin=b"x")
     (row,) = objects(run("queue", "ls", "q", "--json"))
     assert row["headers"] == {"a": "b=c", "ü": ""}
@@ -184,8 +197,8 @@ def test_options_of_push(run: Run) -> None:
     assert (facts["segments"], facts["keys"], facts["messages"]) == (6, 1, 12)
 
 
+@pytest.mark.usefixtures("q")
 def test_a_message_that_has_expired_is_not_popped(run: Run) -> None:
-    run("queue", "create", "q")
     run("queue", "push", "q", "--ttl", "1s", stdin=b"short")
     run("queue", "push", "q", stdin=b"long")
     time.sleep(1.1)
@@ -218,8 +231,8 @@ def test_consumers_and_seek(run: Run) -> None:
         assert refused == "winkfs: q: no consumer 'b': add it first\n"
 
 
+@pytest.mark.usefixtures("q")
 def test_compact_removes_what_is_read(run: Run) -> None:
-    run("queue", "create", "q")
     run("queue", "push", "q", "--segment-messages", 10, "--lines", stdin=lines(100))
     assert json.loads(run("queue", "compact", "q", "--json").out) == {
         "base": "q", "dry_run": False, "segments": 0, "bytes": 0, "unread": 0,
@@ -268,8 +281,8 @@ def test_dead_letters_are_listed_and_pushed_again(run: Run, place: str) -> None:
     assert run("queue", "pop", "q", "-a").out == b"goodbadworse"
 
 
+@pytest.mark.usefixtures("q")
 def test_a_queue_without_dead_letters(run: Run) -> None:
-    run("queue", "create", "q")
     run("queue", "push", "q", stdin=b"x")
     assert run("queue", "dlq", "q", "--json") == (0, b"", "")
     assert "--dead-letters" in one_line(run("queue", "dlq", "q", "--requeue"))
@@ -285,8 +298,8 @@ def program(*arguments: object, **options: Any) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",), ("--lines", "-n", "40")])
+@pytest.mark.usefixtures("q")
 def test_what_cannot_be_written_is_not_popped(run: Run, options: tuple[str, ...]) -> None:
-    run("queue", "create", "q")
     run("queue", "push", "q", "--lines", stdin=lines(60))
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
@@ -298,8 +311,8 @@ def test_what_cannot_be_written_is_not_popped(run: Run, options: tuple[str, ...]
     assert run("queue", "pop", "q", "-a", "--lines") == (0, lines(60), "")
 
 
+@pytest.mark.usefixtures("q")
 def test_a_pipe_that_closes_keeps_what_it_has_not_taken(run: Run) -> None:
-    run("queue", "create", "q")
     sent = [b"%06d" % n * 4000 for n in range(100)]
     run("queue", "push", "q", "--lines", stdin=b"\n".join(sent))
     popping = program("pop", "q", "--all", "--lines", stdout=subprocess.PIPE)
@@ -311,8 +324,8 @@ def test_a_pipe_that_closes_keeps_what_it_has_not_taken(run: Run) -> None:
     assert got == sent[:20] and left == sent[-len(left) :] and 80 <= len(left) < 100
 
 
+@pytest.mark.usefixtures("q")
 def test_what_a_killed_pop_had_comes_again(run: Run) -> None:
-    run("queue", "create", "q")
     run("queue", "push", "q", "--lines", stdin=b"\n".join([b"x" * 100_000] * 40))
     popping = program("pop", "q", "--all", "--visible", "1s", stdout=subprocess.PIPE)
     assert popping.stdout is not None
@@ -326,8 +339,8 @@ def test_what_a_killed_pop_had_comes_again(run: Run) -> None:
     assert sorted(ids(run("queue", "pop", "q", "--all", "--json"))) == list(range(1, 41))
 
 
+@pytest.mark.usefixtures("q")
 def test_a_waiting_pop_prints_at_once_and_keeps_unwritten_lines(run: Run) -> None:
-    run("queue", "create", "q")
     popping = program(
         "pop", "q", "-a", "--wait", "--lines", stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -352,8 +365,8 @@ def test_a_waiting_pop_prints_at_once_and_keeps_unwritten_lines(run: Run) -> Non
     assert 1 <= time.monotonic() - started < 10
 
 
+@pytest.mark.usefixtures("q")
 def test_several_push_and_pop_at_a_time(run: Run) -> None:
-    run("queue", "create", "q")
     pushing = []
     for n in range(3):
         Path(f"lines{n}").write_bytes(lines(n * 5000, n * 5000 + 5000))
@@ -369,8 +382,8 @@ def test_several_push_and_pop_at_a_time(run: Run) -> None:
     assert all(process.returncode == 0 for process in pushing + popping)
 
 
+@pytest.mark.usefixtures("q")
 def test_a_killed_push_has_stored_what_it_printed(run: Run) -> None:
-    run("queue", "create", "q")
     pushing = program("push", "q", "--lines", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert pushing.stdin is not None and pushing.stdout is not None
     pushing.stdin.write(lines(9000))
@@ -384,16 +397,16 @@ def test_a_killed_push_has_stored_what_it_printed(run: Run) -> None:
     assert found.out == lines(found.out.count(b"\n"))
 
 
+@pytest.mark.usefixtures("q")
 def test_what_was_pushed_before_a_failure_is_printed(run: Run) -> None:
-    run("queue", "create", "q")
     Path("body").write_bytes(b"x")
     done = run("queue", "push", "q", "body", "missing")
     assert (done.status, done.out) == (1, b"1\n") and "missing" in done.err
     assert ids(run("queue", "ls", "q", "--json")) == [1]
 
 
+@pytest.mark.usefixtures("q")
 def test_a_queue_that_another_process_holds(run: Run) -> None:
-    run("queue", "create", "q")
     with Queue("q", "a") as found:
         found.push(b"x")
         for command in (("push",), ("pop",), ("seek", "--first"), ("compact",)):
@@ -439,8 +452,8 @@ def test_bad_input_is_one_line(run: Run, arguments: tuple[str, ...]) -> None:
      ("push", "--compress", "10"), ("push", "--key", "k", "--lines"), ("compact", "--keep", "0"),
      ("push", "--key", "k", "a", "b"), ("pop", "--timeout", "long")],
 )  # fmt: skip
+@pytest.mark.usefixtures("q")
 def test_wrong_usage(run: Run, arguments: tuple[str, ...]) -> None:
-    assert run("queue", "create", "q").status == 0
     done = run("queue", arguments[0], "q", *arguments[1:])
     assert "winkfs queue" in one_line(done, status=2)
 

@@ -40,6 +40,12 @@ def bodies(count: int) -> list[bytes]:
     return [b"%d," % number * number for number in range(1, count + 1)]
 
 
+def filled(path: str, count: int, **options: Any) -> None:
+    """Push bodies with a handle that is closed then."""
+    with Queue(path, "a", **options) as queue:
+        queue.push_many(bodies(count))
+
+
 def ids_of(path: str) -> list[int]:
     with QueueRecords(path) as records:
         rows = [int(row.id) for row in records.rows()]
@@ -127,8 +133,7 @@ def test_what_has_expired_is_not_there(path: str) -> None:
 
 
 def test_bodies_in_any_order_and_of_what_is_gone(path: str) -> None:
-    with Queue(path, "a", rotation=SMALL) as queue:
-        queue.push_many(bodies(200))
+    filled(path, 200, rotation=SMALL)
     rng = random.Random(1)
     with QueueRecords(path) as records:
         rows = list(records.rows())
@@ -211,8 +216,7 @@ def test_ids_go_on_where_all_is_removed(path: str) -> None:
 
 
 def test_a_gap_that_is_filled_has_no_messages(path: str) -> None:
-    with Queue(path, "a") as queue:
-        queue.push_many(bodies(3))
+    filled(path, 3)
     Path(path, METADATA).write_bytes(Metadata(10, 1).encode())
     with Queue(path, "a") as queue:
         assert queue.push(b"ten") == 10
@@ -228,8 +232,7 @@ def test_a_segment_of_another_queue_has_another_mark(tmp_path: Path) -> None:
     marks: set[Run] = set()
     for name in "ab":
         create(str(tmp_path / name))
-        with Queue(str(tmp_path / name), "a") as queue:
-            queue.push(b"x")
+        filled(str(tmp_path / name), 1)
         with QueueRecords(str(tmp_path / name)) as records:
             marks.update(records.runs())
     assert len(marks) == 2 and len({run[:4] for run in marks}) == 1

@@ -32,22 +32,6 @@ def pushed(run: Run, *bodies: bytes, name: str = "r", **options: int) -> list[st
     return listed(run("ring", "push", name, *(f"body{n}" for n in range(len(bodies)))))
 
 
-def test_what_is_pushed_is_popped(run: Run) -> None:
-    made = run("ring", "create", "r")
-    assert made.out == (
-        b"r: 1024 pages of 4096 bytes, records of up to 4062 bytes, when full: overwrite\n"
-    )
-    assert pushed(run, b"one", b"", b"\x00\xff") == ["0", "1", "2"]
-    assert listed(run("ring", "push", "r", "--lines", stdin=b"four\n\nsix")) == ["3", "4", "5"]
-    assert run("ring", "pop", "r") == (0, b"one", "")
-    assert run("ring", "peek", "r", "-n", "2", "--lines").out == b"\n\x00\xff\n"
-    assert run("ring", "pop", "r", "-n", "3").out == b"\x00\xfffour"
-    assert run("ring", "pop", "r", "--all", "--lines") == (0, b"\nsix\n", "")
-    assert one_line(run("ring", "pop", "r")) == "winkfs: r: is empty: there is no record\n"
-    assert one_line(run("ring", "peek", "r")) == "winkfs: r: is empty: there is no record\n"
-    assert run("ring", "pop", "r", "--all") == (0, b"", "")
-
-
 def test_listings_for_programs(run: Run) -> None:
     bodies = [b"%d" % n * 700 for n in range(9)]
     pushed(run, *bodies)
@@ -76,6 +60,9 @@ def test_listings_for_programs(run: Run) -> None:
 
 
 def test_options_of_create(run: Run) -> None:
+    assert run("ring", "create", "d").out == (
+        b"d: 1024 pages of 4096 bytes, records of up to 4062 bytes, when full: overwrite\n"
+    )
     made = run("ring", "create", "r", "--pages", 3, "--page-size", "8K", "--record-size", 100,
                "--full", "refuse")  # fmt: skip
     assert made.out == b"r: 3 pages of 8192 bytes, records of up to 100 bytes, when full: refuse\n"
