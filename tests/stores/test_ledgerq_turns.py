@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,30 @@ sys.stdin.read()
 """
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 FLOCK = struct.Struct("hhqqi4x")
+
+
+@contextmanager
+def running(script: str, path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program with pipes, which is killed in the end."""
+    command = [sys.executable, "-c", script, str(path)]
+    with subprocess.Popen(
+        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line_from(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    create(str(tmp_path / "q"))
+    return tmp_path / "q"
 
 
 @pytest.fixture
@@ -128,14 +153,9 @@ def test_an_abandoned_turn_goes_to_the_next(turn: Callable[[], Turn], tmp_path: 
 def test_a_process_killed_in_line_delays_no_other(turn: Callable[[], Turn], tmp_path: Path) -> None:
     first, order = turn(), list[str]()
     assert first.take(1)
-    command = [sys.executable, "-c", WAITER, str(tmp_path)]
-    with subprocess.Popen(
-        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
+    with running(WAITER, tmp_path):
         until(lambda: line_of(tmp_path) == 1)
         behind = in_line(tmp_path, turn(), lambda: order.append("behind"))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
     first.release()
     behind.join()
     assert order == ["behind"]
@@ -156,55 +176,36 @@ time.sleep(60)
 """
 
 
-def test_a_child_forked_in_line_has_no_place(
-    tmp_path: Path,
-) -> None:
-    path = str(tmp_path / "q")
-    create(path)
-    command = [sys.executable, "-c", FORKS, path]
-    with subprocess.Popen(
-        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None and process.stdout is not None
-        with Queue(path, "a", shared=True, sync="none") as queue:
-            process.stdout.readline()
-            with queue._section:
-                process.stdin.write(b"\n")
-                process.stdin.flush()
-                until(lambda: line_of(tmp_path / "q", "ledgerq.turn") == 1)
-                process.stdin.write(b"\n")
-                process.stdin.flush()
-                child = int(process.stdout.readline())
-                process.kill()
-                process.wait()
-                until(lambda: line_of(tmp_path / "q", "ledgerq.turn") == 0)
-            os.kill(child, signal.SIGKILL)
+def test_a_child_forked_in_line_has_no_place(path: Path) -> None:
+    with running(FORKS, path) as process, Queue(str(path), "a", shared=True, sync="none") as queue:
+        assert process.stdin is not None
+        line_from(process)
+        with queue._section:
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            until(lambda: line_of(path, "ledgerq.turn") == 1)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            child = int(line_from(process))
+            process.kill()
+            process.wait()
+            until(lambda: line_of(path, "ledgerq.turn") == 0)
+        os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.slow
-def test_busy_processes_keep_a_third_waiting_for_a_short_time(tmp_path: Path) -> None:
+def test_busy_processes_keep_a_third_waiting_for_a_short_time(path: Path) -> None:
     """Counted in messages that they push meanwhile: the machine may be busy, too."""
-    path = str(tmp_path / "q")
-    create(path)
-    command = [sys.executable, "-c", BUSY, path]
-    busy = [subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE) for _ in range(2)]
     waited = []
-    try:
-        for process in busy:
-            assert process.stdout is not None and process.stdout.readline()
-        with Queue(path, "a", shared=True, sync="none") as queue:
-            segment = next(tmp_path.glob("q/*.log"))
+    with running(BUSY, path) as one, running(BUSY, path) as other:
+        assert line_from(one) and line_from(other)
+        with Queue(str(path), "a", shared=True, sync="none") as queue:
+            segment = next(path.glob("*.log"))
             for _ in range(100):
                 before = segment.stat().st_size
                 id = queue.push(b"x")
                 waited.append((queue.read(id).offset - before) // 31)
                 time.sleep(0.002)
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
     waited.sort()
     print(f"pushed meanwhile: {waited[len(waited) // 2]}, at most {waited[-1]}")
     assert waited[-1] <= 2000

@@ -31,37 +31,38 @@ WHICH = {
 # --- the log store ---
 
 
-def filled(path: str, rounds: int = 40) -> None:
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    """A log store of 40 records in more than 4 data files."""
+    path = str(tmp_path / "s")
     with LogStore.create(path, file_size=4096, cutoff=500, save_every=3) as store:
-        for number in range(rounds):
+        for number in range(40):
             store.put(b"%04d" % number * 100)
             store.commit(sync=number % 3 == 0)
+    return path
 
 
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("which", WHICH)
-def test_a_data_file_that_is_gone_is_reported(which: str, index: bool, tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    filled(path)
-    files = sorted(Path(path, "data").iterdir())
+def test_a_data_file_that_is_gone_is_reported(which: str, index: bool, log: str) -> None:
+    files = sorted(Path(log, "data").iterdir())
     assert len(files) > 4
     for file in files[WHICH[which]]:
         file.unlink()
     if not index:
-        Path(path, "index").unlink()
-    with LogStore(path) as store:
+        Path(log, "index").unlink()
+    with LogStore(log) as store:
         problems = "\n".join(store.problems)
         assert len(store) < 40
     for file in files[WHICH[which]]:
         assert f"{file}: the data file is missing" in problems
-    assert winkfs.verify(path).problems
+    assert winkfs.verify(log).problems
     with pytest.raises(Refusal, match="missing"):
-        LogStore(path, "a")
+        LogStore(log, "a")
 
 
-def test_data_files_that_a_compaction_removes_are_not_missed(tmp_path: Path) -> None:
-    path, rng = str(tmp_path / "s"), random.Random(1)
-    filled(path)
+def test_data_files_that_a_compaction_removes_are_not_missed(log: str) -> None:
+    path, rng = log, random.Random(1)
     reader = LogStore(path)
     for round in range(6):
         with LogStore(path, "a") as store:
@@ -82,22 +83,20 @@ def test_data_files_that_a_compaction_removes_are_not_missed(tmp_path: Path) -> 
     reader.close()
 
 
-def test_a_store_of_before_gets_its_list_from_the_next_writer(tmp_path: Path) -> None:
-    path = str(tmp_path / "s")
-    filled(path)
-    listed = Path(path, datafiles.NAME)
+def test_a_store_of_before_gets_its_list_from_the_next_writer(log: str) -> None:
+    listed = Path(log, datafiles.NAME)
     for damaged in (None, b"", listed.read_bytes()[:30], bytes(4096), b"x" * 100):
         if damaged is None:
             listed.unlink()
         else:
             listed.write_bytes(damaged)
-        with LogStore(path) as store:
+        with LogStore(log) as store:
             assert not store.problems
-        LogStore(path, "a").close()
-        log = Log(path)
-        found = log.files.listed()
-        assert found is not None and found[0] == set(log.numbers)
-        log.close()
+        LogStore(log, "a").close()
+        opened = Log(log)
+        found = opened.files.listed()
+        assert found is not None and found[0] == set(opened.numbers)
+        opened.close()
 
 
 def test_a_list_with_a_row_that_is_not_whole_is_of_no_use() -> None:
