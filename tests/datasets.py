@@ -9,14 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 import xxhash
 from constants import shrink
 
 import winkfs
 from winkfs.container.container import Container
-from winkfs.dataset.transaction import begin
+from winkfs.dataset.manifest import create
+from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.transaction import Transaction, begin
 
 Files = Mapping[str | bytes, bytes]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    """A data set without files."""
+    return create(tmp_path / "ds").root
 
 
 @pytest.fixture
@@ -50,6 +59,13 @@ def commit(
             fill(container)
         records.append(job.seal(base))
     return job.commit(records, removed=removed)
+
+
+def sealed(
+    job: Transaction, files: Files, attempt: str = "00000-0", **settings: Any
+) -> ShardRecord:
+    """Make a container of a job and seal it -> its record, to be committed."""
+    return job.seal(str(stored.make(job.attempt(attempt), files, **settings)))
 
 
 def delete(root: str | Path, *names: str) -> int:

@@ -23,17 +23,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from clusters import Cluster, die_with_parent, in_session, kill, wait_for
 from mounting import is_readable
-from sparking import MODULES, SETTINGS, environment, need_spark
+from sparking import MODULES, SETTINGS, SparkSession, environment, need_spark
 
 from winkfs.spark.session import SCRIPT
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PATIENCE = 240.0  # seconds one call may take before it counts as hung
 # Batches between Python functions are of 10,000 rows else: a task would see all of its own at once.

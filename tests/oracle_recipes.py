@@ -3,6 +3,8 @@
 OPTIONS[name] are the arguments for `check` of those that no clean close leaves behind.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from oracle_lives import (
@@ -23,56 +25,65 @@ from oracle_write import CLASSIC, NEW, Writer
 
 __all__ = ["OPTIONS", "RECIPES", "Files"]
 
-# --- classic -----------------------------------------------------------------------------------
 
-
-@recipe()
-def classic(base: Path) -> Files:
-    writer = Writer(base, CLASSIC)
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def classic_seqdb(base: Path) -> Files:
-    """KEYREPR 0, VALREPR 3, ISZ 512, deletion by delflags alone, unknown variables."""
-    variables = CLASSIC | {"KEYREPR": 0, "VALREPR": 3, "ISZ": 512, "MYVAR": -5, "X": 1, "A B": 2}
-    writer = Writer(base, variables)
+def delflags_life(writer: Writer) -> None:
     writer.tombstones = False
     seed_life(writer)
-    return finish(writer)
 
 
-@recipe()
-def classic_negative_cells(base: Path) -> Files:
-    """HTFREE -1, HTDEL -2 and stored hashes, with deleted cells in the index."""
-    writer = Writer(base, CLASSIC | {"HTFREE": -1, "HTDEL": -2, "CELLSZ": 2})
+def ghosts_life(writer: Writer) -> None:
     writer.ghosts = True
     seed_life(writer)
+
+
+# --- one life, by the variables of the superblock -----------------------------------------------
+
+AO = without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2 | 16, "HAVEAO": 1, "TIMEMP": 10, "ISZ": 256}
+BARE_AO = without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2, "HAVEAO": 1, "ATTRS": 0}
+# name -> life, variables, SBSIZE
+VARIANTS: dict[str, tuple[Callable[[Writer], None] | None, dict[str, int], int]] = {
+    "classic": (seed_life, CLASSIC, 4096),
+    # KEYREPR 0, VALREPR 3, ISZ 512, deletion by delflags alone, unknown variables
+    "classic_seqdb": (
+        delflags_life,
+        CLASSIC | {"KEYREPR": 0, "VALREPR": 3, "ISZ": 512, "MYVAR": -5, "X": 1, "A B": 2}, 4096,
+    ),
+    # HTFREE -1, HTDEL -2 and stored hashes, with deleted cells in the index
+    "classic_negative_cells": (
+        ghosts_life, CLASSIC | {"HTFREE": -1, "HTDEL": -2, "CELLSZ": 2}, 4096,
+    ),
+    # HTFREE, HTDEL and CELLSZ stand in no superblock of the data; HAVEDUPS neither
+    "classic_defaults_missing": (seed_life, without(CLASSIC, "HTFREE", "HTDEL", "HAVEDUPS"), 4096),
+    "classic_append_only": (
+        append_only_life, CLASSIC | {"HAVEAO": 1, "ISZ": 256, "TIMEMP": 10}, 4096,
+    ),
+    "classic_duplicates": (seed_life, CLASSIC | {"HAVEDUPS": 1, "CELLSZ": 2}, 4096),
+    "murmur3": (ghosts_life, NEW | {"HTALGO": 3}, 4096),
+    "wide_cells": (ghosts_life, NEW | {"CELLSZ": 3}, 4096),
+    "aligned": (seed_life, NEW | {"ALIGN": 64}, 1024),
+    # ALIGN 48 does not divide SBSIZE 520: zeros before the first entry too
+    "aligned_odd": (seed_life, CLASSIC | {"ALIGN": 48}, 520),
+    "limited_keys": (seed_life, NEW | {"KEYREPR": 459}, 4096),
+    # VALREPR 514: at most 255 bytes a value; wide keys
+    "limited_values": (seed_life, CLASSIC | {"KEYREPR": 3, "VALREPR": 514, "ISZ": 240}, 4096),
+    "short_values": (seed_life, CLASSIC | {"KEYREPR": 2, "VALREPR": 0, "ISZ": 240}, 4096),
+    "int16_values": (seed_life, NEW | {"VALREPR": 1}, 4096),
+    "append_only": (append_only_life, AO, 4096),
+    "nothing": (None, NEW, 4096),
+    "append_only_nothing": (None, BARE_AO, 4096),
+}  # fmt: skip
+
+
+def variant(name: str, base: Path) -> Files:
+    life, variables, sbsize = VARIANTS[name]
+    writer = Writer(base, variables, sbsize=sbsize)
+    if life is not None:
+        life(writer)
     return finish(writer)
 
 
-@recipe()
-def classic_defaults_missing(base: Path) -> Files:
-    """HTFREE, HTDEL and CELLSZ stand in no superblock of the data; HAVEDUPS neither."""
-    writer = Writer(base, without(CLASSIC, "HTFREE", "HTDEL", "HAVEDUPS"))
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def classic_append_only(base: Path) -> Files:
-    writer = Writer(base, CLASSIC | {"HAVEAO": 1, "ISZ": 256, "TIMEMP": 10})
-    append_only_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def murmur3(base: Path) -> Files:
-    writer = Writer(base, NEW | {"HTALGO": 3})
-    writer.ghosts = True
-    seed_life(writer)
-    return finish(writer)
+RECIPES.update({name: partial(variant, name) for name in VARIANTS})
+OPTIONS.update({name: {} for name in VARIANTS})
 
 
 # --- new plain containers ----------------------------------------------------------------------
@@ -140,11 +151,6 @@ def chains(base: Path) -> Files:
 
 
 @recipe()
-def nothing(base: Path) -> Files:
-    return finish(Writer(base, NEW))
-
-
-@recipe()
 def everything_deleted(base: Path) -> Files:
     writer = Writer(base, NEW)
     writer.ghosts = True
@@ -169,50 +175,6 @@ def holes_in_pairs(base: Path) -> Files:
 
 
 @recipe()
-def aligned(base: Path) -> Files:
-    writer = Writer(base, NEW | {"ALIGN": 64}, sbsize=1024)
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def aligned_odd(base: Path) -> Files:
-    """ALIGN 48 does not divide SBSIZE 520: zeros before the first entry too."""
-    writer = Writer(base, CLASSIC | {"ALIGN": 48}, sbsize=520)
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def limited_keys(base: Path) -> Files:
-    writer = Writer(base, NEW | {"KEYREPR": 459})
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def limited_values(base: Path) -> Files:
-    """VALREPR 514: at most 255 bytes a value; wide keys."""
-    writer = Writer(base, CLASSIC | {"KEYREPR": 3, "VALREPR": 514, "ISZ": 240})
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def short_values(base: Path) -> Files:
-    writer = Writer(base, CLASSIC | {"KEYREPR": 2, "VALREPR": 0, "ISZ": 240})
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def int16_values(base: Path) -> Files:
-    writer = Writer(base, NEW | {"VALREPR": 1})
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
 def duplicates(base: Path) -> Files:
     """HAVEDUPS 1: older versions keep delflag 0 for good."""
     writer = Writer(base, NEW | {"HAVEDUPS": 1})
@@ -220,21 +182,6 @@ def duplicates(base: Path) -> Files:
     for version in range(5):
         writer.put(b"again and again", b"version %d" % version, T0 + version)
     writer.rename(b"again and again", b"at last")
-    return finish(writer)
-
-
-@recipe()
-def classic_duplicates(base: Path) -> Files:
-    writer = Writer(base, CLASSIC | {"HAVEDUPS": 1, "CELLSZ": 2})
-    seed_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def wide_cells(base: Path) -> Files:
-    writer = Writer(base, NEW | {"CELLSZ": 3})
-    writer.ghosts = True
-    seed_life(writer)
     return finish(writer)
 
 
@@ -290,23 +237,6 @@ def preallocated(base: Path) -> Files:
     return writer.model
 
 
-# --- append only -------------------------------------------------------------------------------
-
-
-@recipe()
-def append_only(base: Path) -> Files:
-    variables = without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2 | 16, "HAVEAO": 1, "TIMEMP": 10}
-    writer = Writer(base, variables | {"ISZ": 256})
-    append_only_life(writer)
-    return finish(writer)
-
-
-@recipe()
-def append_only_nothing(base: Path) -> Files:
-    variables = without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2, "HAVEAO": 1, "ATTRS": 0}
-    return finish(Writer(base, variables))
-
-
 # --- what no clean close leaves ----------------------------------------------------------------
 
 
@@ -320,7 +250,7 @@ def index_missing(base: Path) -> Files:
 
 @recipe(missing_ok=True)
 def time_missing(base: Path) -> Files:
-    files = append_only(base)
+    files = variant("append_only", base)
     base.with_name(base.name + ".time").unlink()
     return files
 
@@ -358,8 +288,7 @@ def unclean_flags_unset(base: Path) -> Files:
 
 @recipe(clean=False)
 def unclean_append_only(base: Path) -> Files:
-    variables = without(NEW, "PAIROFF") | {"INCOMPAT": 1 | 2 | 16, "HAVEAO": 1, "TIMEMP": 10}
-    writer = Writer(base, variables | {"ISZ": 256})
+    writer = Writer(base, AO)
     append_only_life(writer)
     writer.sync()
     writer.put(b"in the tail", b"no mark yet", 9000 * SECOND)

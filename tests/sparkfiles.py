@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import stored
 from datasets import commit, delete
 
 import winkfs
@@ -48,15 +49,9 @@ def contents() -> dict[str | bytes, bytes]:
     }
 
 
-def _put(container: Any) -> None:
-    rows = enumerate(contents().items())
-    container.put_many((name, data, START + i) for i, (name, data) in rows)
-
-
 def plain(base: Path, **settings: Any) -> Path:
-    with winkfs.create(base, **settings) as container:
-        _put(container)
-    return base
+    rows = enumerate(contents().items())
+    return stored.make(base, ((name, data, START + i) for i, (name, data) in rows), **settings)
 
 
 def with_columns(base: Path) -> Path:
@@ -102,9 +97,9 @@ def dataset(root: Path) -> Path:
 
 def compressed(base: Path) -> Path:
     """The same names with text, which becomes frames; some files are changed later."""
-    files = [(name, data.hex().encode()[: len(data)]) for name, data in contents().items()]
-    with winkfs.create(base, compress="zstd") as c:
-        c.put_many((name, data, START + i) for i, (name, data) in enumerate(files))
+    files = enumerate(contents().items())
+    rows = ((name, data.hex().encode()[: len(data)], START + i) for i, (name, data) in files)
+    stored.make(base, rows, compress="zstd")
     with winkfs.open(base, "a") as c:
         c.append("dir2/page 0002.html", b"more")
         c.write("large", 300_000, b"over")
@@ -196,18 +191,9 @@ def as_files(rows: list[Any]) -> dict[bytes, File]:
     return found
 
 
-def flip(path: Path, offset: int) -> None:
-    """One bit of a file."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 4]))
-
-
 def damage(base: Path, *names: str) -> None:
     """One bit of the contents of files."""
     found, data = expected(base), Path(f"{base}.data")
     for content in [found[name.encode()].content for name in names]:
         at = data.read_bytes().index(content[:1000])
-        flip(data, at + len(content) // 2)
+        stored.flip(data, at + len(content) // 2)

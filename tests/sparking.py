@@ -25,7 +25,9 @@ from examples import word_count
 from winkfs.spark.session import mount_conf, session_conf
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+else:
+    DataFrame = SparkSession = object  # for annotations: no test imports PySpark before it needs it
 
 TESTS = Path(__file__).resolve().parent
 # PYTHONPATH: what `cluster_jobs` and the tests of Spark define runs on workers, too

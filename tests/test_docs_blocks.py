@@ -14,18 +14,17 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import stored
 from mounting import need, need_fuse, watched
+from sparking import SparkSession
 
 import winkfs
 import winkfs.dataset
 from winkfs.stores import ledgerq, messagestore
 from winkmount.mounts import mount_at
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 ROOT = Path(__file__).resolve().parent.parent
@@ -184,8 +183,7 @@ def _prepare_spark(page: str) -> None:
         return
     for base in ("corpus", "crawl"):
         if page == "docs/pipeline.md":
-            with winkfs.create(base) as container:
-                container.put("example.org/index.html", b"<title>Example</title>")
+            stored.make(base, {"example.org/index.html": b"<title>Example</title>"})
             continue
         with winkfs.dataset.create(base) as data_set:
             data_set.add_columns({"lang": "string", "score": "float64"})

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import oracle_format
 import pytest
+import stored
 
-import winkfs
 from winkformats import hashing, perm
 from winkformats.disk.memory import MemoryStorage
 from winkformats.hindex import hindex
@@ -283,8 +283,7 @@ def test_the_page_has_every_variable_that_winkfs_writes(tmp_path):
     variants = ({}, {"ao": True}, {"classic": True}, {"compress": "zstd"})
     for number, options in enumerate(variants):
         base = tmp_path / f"c{number}"
-        with winkfs.create(base, **options) as c:
-            c.put("a", b"b")
+        stored.make(base, {"a": b"b"}, **options)
         for path in tmp_path.glob(f"{base.name}.*"):
             if path.suffix != ".lock":
                 written |= set(Superblock.decode(path.read_bytes(), file=path.name))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import stored
 import walks
 
 import winkfs
@@ -118,8 +119,7 @@ def test_the_modules_of_the_page_exist() -> None:
 
 def test_each_file_of_a_container_is_in_the_table(tmp_path: Path) -> None:
     """The module says in its first lines which file it is about."""
-    with winkfs.create(tmp_path / "c", ao=True) as container:
-        container.put_many([("a", b"1"), ("b", b"2")])
+    stored.make(tmp_path / "c", [("a", b"1"), ("b", b"2")], ao=True)
     winkfs.reindex(tmp_path / "c")
     made = {path.suffix for path in tmp_path.iterdir()}
     assert made == {".data", ".idx", ".time", ".cat", ".lock"}

@@ -13,6 +13,7 @@ from pathlib import Path
 import datasets
 import escapes
 import pytest
+import stored
 from hypothesis import given
 from hypothesis import strategies as st
 from mounting import mounted, need_fuse
@@ -73,9 +74,7 @@ def test_the_odd_names_are_many_and_of_all_kinds() -> None:
 
 
 def put_all(base: Path, some: Iterable[bytes] = NAMES) -> Path:
-    with winkfs.create(base) as container:
-        container.put_many((name, name) for name in some)
-    return base
+    return stored.make(base, ((name, name) for name in some))
 
 
 @pytest.fixture(params=["container", "writer", "data set"])

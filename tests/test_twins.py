@@ -4,6 +4,7 @@ from pathlib import Path
 
 import container_checks
 import pytest
+import stored
 from container_checks import contents
 from hashes import hash_with
 
@@ -61,8 +62,7 @@ def test_twins_are_distinguished(base: Path) -> None:
 
 
 def test_twins_in_a_tail_that_is_replayed(base: Path) -> None:
-    with winkfs.create(base, htalgo=3) as c:
-        c.put_many((f"n{i}", b"%d" % i) for i in range(60))
+    stored.make(base, ((f"n{i}", b"%d" % i) for i in range(60)), htalgo=3)
     with winkfs.open(base, "a") as c, winkfs.open(base) as reader:
         c.put_many((f"n{i}", b"new") for i in range(0, 60, 3))
         c.rename("n1", "n60")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import datasets
 import pytest
+import stored
+from datasets import root as root
 from seam import disk_calls, once
 
 import winkfs
@@ -18,37 +20,24 @@ from winkfs.errors import FileExists
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
-    return create(tmp_path / "ds").root
-
-
-@pytest.fixture
 def base(tmp_path: Path) -> Path:
-    with winkfs.create(tmp_path / "c") as container:
-        container.put("a", b"1")
-    return tmp_path / "c"
-
-
-def files(root: str) -> dict[str, bytes]:
-    with winkfs.open(root) as opened:
-        return {entry.name: entry.read() for entry in opened.scan()}
+    return stored.make(tmp_path / "c", {"a": b"1"})
 
 
 def test_container_that_is_a_shard_already_is_refused(root: str, base: Path) -> None:
     adopt(root, [base])
     with pytest.raises(FileExists, match="is a shard of the data set already"):
         adopt(root, [base])
-    with winkfs.open(base, "a") as container:  # a later state of it
-        container.put("b", b"2")
+    stored.change(base, {"b": b"2"})
     with pytest.raises(FileExists, match="in this state or another"):
         adopt(root, [base])
     assert Log(root).newest() == 1
     assert os.listdir(f"{root}/_pending") == []
     assert compact(root, everything=True).generation == Log(root).newest()
     rebalance(root)
-    assert files(root) == {"a": b"1"}
+    assert stored.files(root) == {"a": b"1"}
     adopt(root, [base])  # its files are in another container now
-    assert files(root) == {"a": b"1", "b": b"2"}
+    assert stored.files(root) == {"a": b"1", "b": b"2"}
 
 
 def test_container_that_is_given_twice_is_refused(root: str, base: Path, tmp_path: Path) -> None:
@@ -70,10 +59,9 @@ def test_container_that_another_adds_meanwhile_is_refused(root: str, base: Path)
 
 def test_classic_containers_have_no_identity_and_are_added(root: str, tmp_path: Path) -> None:
     for name in "ab":
-        with winkfs.create(tmp_path / name, classic=True) as container:
-            container.put(name, b"1")
+        stored.make(tmp_path / name, {name: b"1"}, classic=True)
     adopt(root, [tmp_path / "a", tmp_path / "b"])
-    assert files(root) == {"a": b"1", "b": b"1"}
+    assert stored.files(root) == {"a": b"1", "b": b"1"}
 
 
 # --- modes and owners ---
@@ -93,12 +81,9 @@ def test_what_a_commit_makes_is_as_private_as_the_data_set(
     try:
         root = create(tmp_path / "ds").root
         os.umask(0o022 if made_by == 0o077 else 0o077)
-        with winkfs.open(root, "a") as opened:
-            opened.put("a", b"1")
-            opened.put("b", b"1")
-        with winkfs.open(root, "a") as opened:
-            opened.put("a", b"2")
-        files(root)  # makes hidden rows
+        stored.change(root, {"a": b"1", "b": b"1"})
+        stored.change(root, {"a": b"2"})
+        stored.files(root)  # makes hidden rows
     finally:
         os.umask(before)
     assert modes(root, "_winkfs/*") == modes(root, "2*/*.*") == {file}
@@ -114,9 +99,8 @@ def test_what_root_commits_belongs_to_the_owner_of_the_data_set(root: str) -> No
         with winkfs.open(root, "a") as opened:
             opened.put("a", b"1")
             opened.put("of root", b"1", uid=0, gid=0)
-        with winkfs.open(root, "a") as opened:
-            opened.put("a", b"2")
-        files(root)
+        stored.change(root, {"a": b"2"})
+        stored.files(root)
         compact(root)
     finally:
         os.umask(before)
@@ -133,4 +117,4 @@ def test_copy_of_a_private_container_stays_private(root: str, base: Path) -> Non
     adopt(root, [base])
     assert modes(root, "2*/*.*") == {0o600}
     datasets.add(root, {"b": b"1"})
-    assert files(root) == {"a": b"1", "b": b"1"}
+    assert stored.files(root) == {"a": b"1", "b": b"1"}

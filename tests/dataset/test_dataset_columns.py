@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from container_checks import one_line
-from datasets import commit, delete
+from datasets import commit, delete, sealed
+from datasets import root as root
 from seam import disk_calls, once
 from typed_files import (
     SCHEMA,
@@ -29,14 +30,8 @@ from winkfs.archive.unpack import unpack
 from winkfs.container.ondisk.typed import RECORD
 from winkfs.dataset.compaction import compact, rebalance
 from winkfs.dataset.maintain import adopt
-from winkfs.dataset.manifest import create
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import DatasetConflict
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return create(tmp_path / "ds").root
 
 
 def shard(columns: dict[str, str], rows: list[tuple[Any, ...]]) -> Any:
@@ -333,18 +328,15 @@ def test_columns_of_two_commits_at_once(
     first: dict[str, str], second: dict[str, str], said: str, root: str
 ) -> None:
     jobs = [begin(root), begin(root)]
-    sealed = []
+    records = []
     for job, columns in zip(jobs, (first, second), strict=True):
-        base = job.attempt("0")
-        with winkfs.create(base, columns=columns) as container:
-            container.put(next(iter(columns)), b"1")
-        sealed.append([job.seal(base)])
-    assert jobs[0].commit(sealed[0]) == 1
+        records.append(sealed(job, {next(iter(columns)): b"1"}, columns=columns))
+    assert jobs[0].commit(records[:1]) == 1
     if said:
         with pytest.raises(DatasetConflict, match=said):
-            jobs[1].commit(sealed[1])
+            jobs[1].commit(records[1:])
     else:
-        assert jobs[1].commit(sealed[1]) == 2
+        assert jobs[1].commit(records[1:]) == 2
     with winkfs.open(root) as found:
         assert found.columns == (first if said else first | second)
         assert len(found) == (1 if said else len(first | second))
@@ -359,10 +351,7 @@ def test_columns_added_between_look_and_commit_conflict(
 ) -> None:
     """The check is made again on what the commit follows."""
     late = begin(root)
-    base = late.attempt("0")
-    with winkfs.create(base, columns={"Lang": "string"}) as container:
-        container.put("a", b"1")
-    record = late.seal(base)
+    record = sealed(late, {"a": b"1"}, columns={"Lang": "string"})
     other = once("rename", f"/{late.job}", lambda: write(root, {"lang": "string"}, ("b", b"")))
     with disk_calls(other), pytest.raises(DatasetConflict, match="rename it"):
         late.commit([record])

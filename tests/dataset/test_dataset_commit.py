@@ -15,33 +15,17 @@ from typing import Any
 
 import datasets
 import pytest
+import stored
+from datasets import checkpoints as checkpoints
+from datasets import root as root
 from seam import disk_calls, once
 
 import winkfs
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.snapshot import snapshot
-from winkfs.dataset.transaction import Transaction, begin
+from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, Refusal, StalePlan
-
-checkpoints = datasets.checkpoints  # a fixture
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return create(tmp_path / "ds").root
-
-
-def files(root: str, **settings: Any) -> dict[str, bytes]:
-    with winkfs.open(root, **settings) as opened:
-        return {entry.name: entry.read() for entry in opened.scan()}
-
-
-def written(job: Transaction, content: dict[str, bytes], name: str = "00000-0") -> Any:
-    base = job.attempt(name)
-    with winkfs.create(base) as container:
-        container.put_many(content.items())
-    return job.seal(base)
 
 
 def everything(root: str) -> set[str]:
@@ -53,13 +37,12 @@ def everything(root: str) -> set[str]:
 
 def test_attempts_that_lost_are_not_published(root: str) -> None:
     job = pickle.loads(pickle.dumps(begin(root)))
-    winner = written(job, {"a": b"winner"}, "00000-1")
-    written(job, {"a": b"loser", "b": b"loser"}, "00000-0")
-    with winkfs.create(job.attempt("00001-0")) as half:
-        half.put("c", b"never sealed")
+    winner = datasets.sealed(job, {"a": b"winner"}, "00000-1")
+    datasets.sealed(job, {"a": b"loser", "b": b"loser"}, "00000-0")
+    stored.make(job.attempt("00001-0"), {"c": b"never sealed"})
     Path(job.pending, "scratch of a task").mkdir()
     assert job.commit([winner]) == 1
-    assert files(root) == {"a": b"winner"}
+    assert stored.files(root) == {"a": b"winner"}
     assert {p.name for p in Path(job.folder).iterdir()} == {
         "00000-1.data", "00000-1.idx", "00000-1.cat", "_job",
     }  # fmt: skip
@@ -68,7 +51,7 @@ def test_attempts_that_lost_are_not_published(root: str) -> None:
 
 def test_zombie_attempt_finds_no_folder(root: str) -> None:
     job = begin(root)
-    job.commit([written(job, {"a": b"1"})])
+    job.commit([datasets.sealed(job, {"a": b"1"})])
     with pytest.raises(StalePlan, match="committed or aborted"):
         job.attempt("00001-0")
     assert not Path(job.pending).exists()
@@ -87,12 +70,12 @@ def test_container_that_is_not_closed_is_refused(root: str) -> None:
 
 def test_sealed_container_that_is_gone_is_refused(root: str) -> None:
     job = begin(root)
-    record = written(job, {"a": b"1"})
+    record = datasets.sealed(job, {"a": b"1"})
     os.unlink(f"{job.pending}/00000-0.data")
     with pytest.raises(StalePlan, match="gone"):
         job.commit([record])
     job.abort()
-    assert files(root) == {}
+    assert stored.files(root) == {}
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "_x", ".x", "x" * 101, "a\nb"])
@@ -107,7 +90,7 @@ def test_names_that_are_no_names_of_jobs(root: str, name: str) -> None:
 def test_abort_leaves_nothing(root: str) -> None:
     before = everything(root)
     job = begin(root)
-    written(job, {"a": b"1"})
+    datasets.sealed(job, {"a": b"1"})
     job.abort()
     job.abort()
     assert everything(root) == before
@@ -115,21 +98,21 @@ def test_abort_leaves_nothing(root: str) -> None:
 
 def test_abort_after_the_commit_removes_nothing(root: str) -> None:
     job = begin(root)
-    job.commit([written(job, {"a": b"1"})])
+    job.commit([datasets.sealed(job, {"a": b"1"})])
     job.abort()
-    assert files(root) == {"a": b"1"}
+    assert stored.files(root) == {"a": b"1"}
 
 
 def test_second_commit_of_a_job_is_the_first(root: str) -> None:
     job = begin(root)
-    record = written(job, {"a": b"1"})
+    record = datasets.sealed(job, {"a": b"1"})
     assert (job.commit([record]), job.commit([record])) == (1, 1)
     assert Log(root).newest() == 1
 
 
 def test_job_of_a_name_that_was_committed_is_refused(root: str) -> None:
     job = begin(root, job="x")
-    job.commit([written(job, {"a": b"1"})])
+    job.commit([datasets.sealed(job, {"a": b"1"})])
     with pytest.raises(FileExistsError):
         begin(root, job="x")
 
@@ -139,13 +122,13 @@ def test_commit_without_link_is_refused(root: str, monkeypatch: pytest.MonkeyPat
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
     job = begin(root)
-    record = written(job, {"a": b"1"})
+    record = datasets.sealed(job, {"a": b"1"})
     monkeypatch.setattr(os, "link", no_link)
     with pytest.raises(Refusal, match="no hard links"):
         job.commit([record])
     monkeypatch.undo()
     job.abort()
-    assert files(root) == {}
+    assert stored.files(root) == {}
 
 
 def test_a_link_with_a_lost_answer_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,16 +142,16 @@ def test_a_link_with_a_lost_answer_counts(root: str, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "link", twice)
     assert datasets.add(root, {"a": b"1"}) == 1
-    assert files(root) == {"a": b"1"}
+    assert stored.files(root) == {"a": b"1"}
 
 
 def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
     datasets.add(root, {"a": b"old"})
     for number in range(200):
-        content, newest = files(root), Log(root).newest()
+        content, newest = stored.files(root), Log(root).newest()
         before = everything(root)
         job = begin(root)
-        record = written(job, {"a": b"%d" % number})
+        record = datasets.sealed(job, {"a": b"%d" % number})
         with pytest.MonkeyPatch.context() as patch:
             full = datasets.NEED_ROOM
             datasets.crash_after(patch, number, lambda: OSError(errno.ENOSPC, "full"), full)
@@ -181,11 +164,11 @@ def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
             job.abort()
             more = everything(root) ^ before
             assert more <= {f"_winkfs/{newest:020}.copy"}  # of a commit that was made durable late
-            assert files(root) == content
+            assert stored.files(root) == content
     else:
         raise AssertionError("the commit never came to its end")
     assert number > 3
-    assert files(root) == {"a": b"%d" % number}
+    assert stored.files(root) == {"a": b"%d" % number}
 
 
 # --- death between any two calls ---
@@ -272,7 +255,7 @@ def test_racing_committers_all_get_generations_of_their_own(root: str) -> None:
     assert [process.returncode for process in running] == [0] * racers
     generations = [int(line) for out in outputs for line in out.split()]
     assert sorted(generations) == list(range(1, each * racers + 1))
-    assert len(files(root)) == each * racers + 1
+    assert len(stored.files(root)) == each * racers + 1
     assert winkfs.verify(root).problems == []
     log = Log(root)
     times = [log.read(n).time_ns for n in range(each * racers + 1)]
@@ -284,11 +267,11 @@ def test_two_overwrites_of_one_generation_conflict(root: str) -> None:
         if first:
             datasets.add(root, first)
         one, two = begin(root, "overwrite"), begin(root, "overwrite")
-        records = [written(job, {"b": job.job.encode()}) for job in (one, two)]
+        records = [datasets.sealed(job, {"b": job.job.encode()}) for job in (one, two)]
         one.commit([records[0]])
         with pytest.raises(DatasetConflict, match="try again"):
             two.commit([records[1]])
-        assert files(root) == {"b": one.job.encode()}
+        assert stored.files(root) == {"b": one.job.encode()}
         assert not Path(two.folder).exists()
 
 
@@ -296,36 +279,34 @@ def test_two_overwrites_of_one_generation_conflict(root: str) -> None:
 
 
 def test_batch_of_a_query_is_published_once(root: str) -> None:
-    first = begin(root)
-    assert first.commit([written(first, {"a": b"1"})], streams={"q": 3}) == 1
-    again = begin(root)
-    assert again.commit([written(again, {"a": b"2"})], streams={"q": 3}) == 1
-    older = begin(root)
-    assert older.commit([written(older, {"a": b"3"})], streams={"q": 2}) == 1
-    other = begin(root)
-    assert other.commit([written(other, {"b": b"4"})], streams={"p": 3}) == 2
-    assert files(root) == {"a": b"1", "b": b"4"}
-    assert not Path(again.folder).exists()
+    for files, streams, generation in (
+        ({"a": b"1"}, {"q": 3}, 1), ({"a": b"2"}, {"q": 3}, 1), ({"a": b"3"}, {"q": 2}, 1),
+        ({"b": b"4"}, {"p": 3}, 2),
+    ):  # fmt: skip
+        job = begin(root)
+        assert job.commit([datasets.sealed(job, files)], streams=streams) == generation
+    assert stored.files(root) == {"a": b"1", "b": b"4"}
+    assert len(list(Path(root).glob("[!_]*"))) == 2  # folders of those that were not taken are gone
     assert os.listdir(f"{root}/_pending") == []
     assert dict(Log(root).latest().streams) == {"q": (3, 1), "p": (3, 2)}
 
 
 def test_a_batch_with_a_vacuumed_manifest_is_still_known(root: str) -> None:
     first = begin(root)
-    first.commit([written(first, {"a": b"1"})], streams={"q": 3})
+    first.commit([datasets.sealed(first, {"a": b"1"})], streams={"q": 3})
     for n in range(3):
         datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
     vacuum(root, older_than=0)
     Log(root).store.remove(1)
     again = begin(root)
-    assert again.commit([written(again, {"a": b"2"})], streams={"q": 3}) == 1
-    assert files(root) == {"a": b"2"}
+    assert again.commit([datasets.sealed(again, {"a": b"2"})], streams={"q": 3}) == 1
+    assert stored.files(root) == {"a": b"2"}
 
 
 def test_batch_is_published_once_by_two_at_a_time(root: str) -> None:
     """The other one is published after we looked."""
     ours, theirs = begin(root), begin(root)
-    records = [written(ours, {"a": b"ours"}), written(theirs, {"a": b"theirs"})]
+    records = [datasets.sealed(ours, {"a": b"ours"}), datasets.sealed(theirs, {"a": b"theirs"})]
     results = list[int]()
 
     def late() -> None:
@@ -334,7 +315,7 @@ def test_batch_is_published_once_by_two_at_a_time(root: str) -> None:
     with disk_calls(once("link", f"{1:020}.json", late)):
         assert ours.commit([records[0]], streams={"q": 0}) == 1
     assert results == [1]
-    assert files(root) == {"a": b"theirs"}
+    assert stored.files(root) == {"a": b"theirs"}
     assert not Path(ours.folder).exists()
 
 
@@ -350,7 +331,7 @@ def test_checkpoints_agree_with_the_manifests_between(root: str) -> None:
     for number in range(11):
         assert len(Log(root).state(number).shards) == number
     Log(root).store.remove(2)  # before a checkpoint: needed by none after it
-    assert len(files(root)) == 10
+    assert len(stored.files(root)) == 10
     with pytest.raises(StalePlan):
         Log(root).state(3)
 
@@ -411,8 +392,7 @@ def test_two_make_a_data_set_at_the_same_time(tmp_path: Path) -> None:
 
     with disk_calls(once("rename", "/_winkfs", late)):
         assert create(root).newest() == 1
-    with winkfs.open(root) as d:
-        assert d.read("a") == b"of the other"
+    assert stored.read(root, "a") == b"of the other"
     assert not list((root / "_pending").iterdir())
 
 
@@ -439,9 +419,9 @@ def test_as_of_takes_a_generation_or_a_time(root: str) -> None:
         time.sleep(0.02)
     when = datetime.fromtimestamp(edges[0], UTC)
     for as_of in (1, "1", edges[0], when, when.isoformat(), datetime.fromtimestamp(edges[0])):
-        assert files(root, as_of=as_of) == {"n": b"0"}
-    assert files(root, as_of=time.time() + 100) == {"n": b"2"}
-    assert files(root, as_of=0) == {}
+        assert stored.files(root, as_of=as_of) == {"n": b"0"}
+    assert stored.files(root, as_of=time.time() + 100) == {"n": b"2"}
+    assert stored.files(root, as_of=0) == {}
     for wrong, what in ((7, "newest is 3"), ("1999-01-01", "nothing was there")):
         with pytest.raises(FileNotFoundError, match=what):
             winkfs.open(root, as_of=wrong)
@@ -462,9 +442,8 @@ def test_as_of_of_a_container_is_refused(tmp_path: Path) -> None:
 def test_shard_that_is_another_is_a_stale_plan(root: str) -> None:
     datasets.add(root, {"a": b"1"})
     (shard,) = snapshot(root).shards
-    with winkfs.open(shard.base, "a") as container:
-        container.put("b", b"not by a commit")
-    for action in (shard.open, lambda: files(root)):
+    stored.change(shard.base, {"b": b"not by a commit"})
+    for action in (shard.open, lambda: stored.files(root)):
         with pytest.raises(StalePlan, match="another size"):
             action()
     assert any("another size" in line for line in winkfs.verify(root).problems)
@@ -498,7 +477,7 @@ def test_snapshot_of_a_container_lets_it_grow_but_not_change(tmp_path: Path) -> 
 
 def test_snapshot_opens_no_shard(root: str) -> None:
     datasets.add(root, {"a": b"1"}, {"a": b"2"})
-    files(root)
+    stored.files(root)
     with disk_calls() as calls:
         assert snapshot(root).files == 1
     assert calls

@@ -10,6 +10,7 @@ from typing import Any
 
 import commands
 import pytest
+import stored
 from commands import Run
 from compressed_files import document, documents, frames_of, make
 from datasets import forge
@@ -127,12 +128,10 @@ def test_a_container_that_is_added_ends_nothing(root: Path, tmp_path: Path) -> N
     make(tmp_path / "plain", {"b": document(2)}, compress=None)
     make(tmp_path / "other", {"c": document(3)}, compress="zstd:5")
     adopt(root, [tmp_path / "plain"])
-    with winkfs.open(root, "a") as found:
-        found.put("d", document(4))
+    stored.change(root, {"d": document(4)})
     assert levels(root) == [3, 0, 3]
     adopt(root, [tmp_path / "other"])
-    with winkfs.open(root, "a") as found:
-        found.put("e", document(5))
+    stored.change(root, {"e": document(5)})
     assert levels(root) == [3, 0, 3, 5, 5]
 
 
@@ -203,15 +202,12 @@ def test_a_set_of_which_nothing_is_left_remembers_it(root: Path, ao: bool) -> No
     with winkfs.dataset.create(root, ao=ao, compress="zstd:3") as found:
         found.put("a", document(1))
         found.put("b", document(2))
-    with winkfs.open(root, "a") as found:
-        found.delete("a")
-        found.delete("b")
+    stored.change(root, {"a": None, "b": None})
     compact(root, everything=True)
     generation = compact(root, everything=True).generation
     assert (levels(root), contents(root)) == ([3], {})
     assert generation == Log(str(root)).newest() == 3
-    with winkfs.open(root, "a") as found:
-        found.put("c", document(3))
+    stored.change(root, {"c": document(3)})
     assert levels(root) == [3, 3]
     compact(root, compress="none", everything=True)
     assert (levels(root), contents(root)) == ([0], {"c": document(3)})
@@ -251,8 +247,7 @@ def test_a_record_of_an_older_version_is_no_damage(root: Path) -> None:
     forge(root, 1, forget)
     assert winkfs.verify(root).problems == []
     assert Log(str(root)).latest().compress is None
-    with winkfs.open(root, "a") as found:
-        found.put("b", document(2))
+    stored.change(root, {"b": document(2)})
     assert compact(root).added == 1
     assert levels(root) == [3]
     assert contents(root) == {"a": document(1), "b": document(2)}

@@ -12,7 +12,10 @@ from typing import Any
 import commands
 import datasets
 import pytest
+import stored
+from commands import run as run  # a fixture
 from constants import shrink
+from datasets import checkpoints as checkpoints  # a fixture
 from seam import disk_calls, refusing
 
 import winkfs
@@ -24,10 +27,7 @@ from winkfs.dataset.maintain import repair, vacuum
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import begin
 
-checkpoints = datasets.checkpoints  # a fixture
 pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
-
-run = commands.run  # a fixture
 
 
 @pytest.fixture
@@ -46,14 +46,12 @@ def path(root: str, number: int, suffix: str = ".json") -> Path:
 def damage(root: str, *numbers: int, both: bool = True) -> None:
     for number in numbers:
         for suffix in (".json", ".copy")[: 1 + both]:
-            data = bytearray(path(root, number, suffix).read_bytes())
-            data[len(data) // 2] ^= 4
-            path(root, number, suffix).write_bytes(data)
+            file = path(root, number, suffix)
+            stored.flip(file, file.stat().st_size // 2, bits=4)
 
 
 def files(root: str, **settings: Any) -> set[str]:
-    with winkfs.open(root, **settings) as opened:
-        found = {entry.name: entry.read() for entry in opened.scan()}
+    found = stored.files(root, **settings)
     assert all(name.encode() == content for name, content in found.items())
     return set(found)
 
@@ -145,8 +143,7 @@ def test_a_manifest_damaged_in_both_copies_costs_its_generation(root: str) -> No
     with pytest.raises(CorruptError, match="manifest"):
         winkfs.open(root, as_of=3)
     datasets.add(root, {"6": b"6"})
-    with winkfs.open(root, "a") as opened:
-        opened.delete("2")
+    stored.change(root, {"2": None})
     assert files(root) == first(6) - {"2"}
     problems = winkfs.verify(root).problems
     assert len(problems) == 1
@@ -231,9 +228,7 @@ def test_newest_that_is_damaged_is_the_one_before_for_readers(root: str) -> None
 
 def test_nothing_is_committed_on_a_damaged_manifest(root: str, run: commands.Run) -> None:
     job = begin(root)
-    with winkfs.create(job.attempt("0")) as container:
-        container.put("x", b"x")
-    record = job.seal(job.attempt("0"))
+    record = datasets.sealed(job, {"x": b"x"})
     damage(root, 5)
     before = sorted(os.listdir(f"{root}/_winkfs"))
     for action in (
@@ -247,10 +242,7 @@ def test_nothing_is_committed_on_a_damaged_manifest(root: str, run: commands.Run
 
 
 def test_newest_is_made_anew_where_the_shards_prove_it(root: str, run: commands.Run) -> None:
-    with winkfs.open(root, "a") as opened:
-        opened.put("6", b"6")
-        opened.put("1", b"1")
-        opened.delete("2")
+    stored.change(root, {"6": b"6", "1": b"1", "2": None})
     for suffix in (".json", ".copy"):  # its time, so that the rest can be read
         data = path(root, 6, suffix).read_bytes()
         at = data.index(b'"time_ns":') + 14
@@ -346,9 +338,7 @@ def test_a_mount_skips_a_damaged_generation_and_logs_it(
 
 def test_abort_leaves_files_that_a_damaged_manifest_may_name(root: str) -> None:
     job = begin(root)
-    with winkfs.create(job.attempt("0")) as container:
-        container.put("6", b"6")
-    assert job.commit([job.seal(job.attempt("0"))]) == 6
+    assert job.commit([datasets.sealed(job, {"6": b"6"})]) == 6
     whole = {suffix: path(root, 6, suffix).read_bytes() for suffix in (".json", ".copy")}
     damage(root, 6)
     job.abort()

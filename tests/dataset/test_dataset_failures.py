@@ -12,6 +12,7 @@ from typing import Any
 
 import datasets
 import pytest
+import stored
 from seam import disk_calls, refusing
 
 import winkfs
@@ -106,11 +107,6 @@ def open_log(root: Path) -> Iterator[Log]:
     yield Log(str(root))
 
 
-def files(root: Path) -> dict[str, bytes]:
-    with winkfs.open(root) as opened:
-        return {entry.name: entry.read() for entry in opened.scan()}
-
-
 def until_done(action: Callable[[], Any], between: Callable[[], Any] = lambda: None) -> None:
     """Try again after an error of the disk; a second one is raised."""
     try:
@@ -152,7 +148,7 @@ def test_sync_that_is_tried_again_makes_all_durable(
             opened.sync()
         assert disk.unsafe() == []
     opened.close()
-    assert files(root) == {"a": b"1" * 5000, "c": b"3"}
+    assert stored.files(root) == {"a": b"1" * 5000, "c": b"3"}
     assert winkfs.verify(root).problems == []
     assert disk.failed is not None or fail > disk.count
     assert disk.count < SYNCS
@@ -165,8 +161,7 @@ def test_a_commit_does_not_build_on_an_abandoned_one(
     root = tmp_path / "ds"
     create(root)
     datasets.add(root, {"a": b"1"})
-    with winkfs.create(tmp_path / "c") as container:
-        container.put("b", b"2")
+    stored.make(tmp_path / "c", {"b": b"2"})
     disk = Disk(monkeypatch, root, 0)
     disk.syncing(os.fsync)
     for folder in (root.parent, root, root / "_winkfs", *root.glob("2*")):
@@ -182,11 +177,10 @@ def test_a_commit_does_not_build_on_an_abandoned_one(
     with contextlib.suppress(OSError):
         adopt(root, [tmp_path / "c"])
     again = begin(root)
-    with winkfs.create(again.attempt("0")) as container:
-        container.put("d", b"3")
-    until_done(lambda: again.commit([again.seal(again.attempt("0"))]))
+    record = datasets.sealed(again, {"d": b"3"})
+    until_done(lambda: again.commit([record]))
     assert disk.unsafe() == []
-    assert files(root).items() >= {"a": b"1", "d": b"3"}.items()
+    assert stored.files(root).items() >= {"a": b"1", "d": b"3"}.items()
 
 
 @pytest.mark.parametrize("fail", range(1, 8))
@@ -202,7 +196,7 @@ def test_creation_that_failed_leaves_no_data_set(
         except OSError:
             assert not is_dataset(root)
     create(root)
-    assert files(root) == {}
+    assert stored.files(root) == {}
 
 
 def test_put_after_a_failed_sync_is_refused_with_what_to_do(tmp_path: Path) -> None:
@@ -216,7 +210,7 @@ def test_put_after_a_failed_sync_is_refused_with_what_to_do(tmp_path: Path) -> N
     assert opened.sync() == 1
     opened.put("b", b"2")
     opened.close()
-    assert files(Path(root)) == {"a": b"1", "b": b"2"}
+    assert stored.files(Path(root)) == {"a": b"1", "b": b"2"}
 
 
 @pytest.mark.parametrize("fail", range(1, 10))
@@ -233,16 +227,16 @@ def test_a_later_sync_does_not_acknowledge_a_failed_write(tmp_path: Path, fail: 
         try:
             opened.sync()
         except OSError:
-            assert files(root) == {"a": b"1", "b": b"1"}
+            assert stored.files(root) == {"a": b"1", "b": b"1"}
     for _ in range(2):
         try:
             opened.sync()
         except OSError as error:
             assert "abort, and put the files again" in str(error)
             opened.abort()
-            assert files(root) == {"a": b"1", "b": b"1"}
+            assert stored.files(root) == {"a": b"1", "b": b"1"}
         else:
-            assert files(root) in ({"c": b"3" * 100}, {"a": b"1", "b": b"1"})
+            assert stored.files(root) in ({"c": b"3" * 100}, {"a": b"1", "b": b"1"})
     opened.close()
     assert winkfs.verify(root).problems == []
 

@@ -11,8 +11,10 @@ from typing import Any
 
 import datasets
 import pytest
+import stored
 import xxhash
 from constants import shrink
+from datasets import root as root
 from hashes import hash_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,16 +27,6 @@ from winkfs.dataset.manifest import Folder, Log, create
 from winkfs.dataset.snapshot import snapshot
 
 pytestmark = pytest.mark.in_memory
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return create(tmp_path / "ds").root
-
-
-def files(root: str) -> dict[str, bytes]:
-    with winkfs.open(root) as opened:
-        return {entry.name: entry.read() for entry in opened.scan()}
 
 
 def counts(root: str) -> list[int]:
@@ -58,7 +50,7 @@ def test_names_with_one_hash_do_not_hide_each_other(
     datasets.add(root, {"ae": b"3", "ac": b"3"})
     datasets.delete(root, "ad")
     expected = {"aa": b"1", "ab": b"2", "ac": b"3", "ae": b"3"}
-    assert files(root) == expected
+    assert stored.files(root) == expected
     with winkfs.open(root) as opened:
         assert dict(zip(expected, opened.get_many(expected), strict=True)) == expected
         assert "ad" not in opened
@@ -74,17 +66,17 @@ def test_large_shard_is_asked_for_a_few_names(
     if weak:
         hash_with(monkeypatch, by_length)
     datasets.add(root, {f"{n:02}": b"1" for n in range(40)}, {"00": b"2"})
-    files(root)
+    stored.files(root)
     datasets.add(root, {"07": b"3", "zz": b"3"})
     assert counts(root) == [2, 0, 0]
-    assert files(root)["07"] == b"3"
+    assert stored.files(root)["07"] == b"3"
 
 
 def test_deletes_count_only_for_lower_ranks(root: str) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"})
     datasets.delete(root, "a", "never")
     datasets.add(root, {"a": b"2"})
-    assert files(root) == {"a": b"2", "b": b"1"}
+    assert stored.files(root) == {"a": b"2", "b": b"1"}
     assert counts(root) == [1, 0, 0]
 
 
@@ -95,7 +87,7 @@ def test_delete_then_put_in_one_sync(root: str) -> None:
         opened.put("a", b"2")
         opened.put("c", b"2")
         opened.delete("c")
-    assert files(root) == {"a": b"2", "b": b"1"}
+    assert stored.files(root) == {"a": b"2", "b": b"1"}
     assert Log(root).latest().shards[-1].tombstones == 0
 
 
@@ -104,13 +96,13 @@ def test_shards_of_other_hashes_are_compared_by_names(root: str, settings: Any) 
     datasets.add(root, {"a": b"1", "b": b"1"}, **settings)
     datasets.add(root, {"a": b"2", "c": b"2"})
     datasets.add(root, {"c": b"3", "d": b"3"}, **settings)
-    assert files(root) == {"a": b"2", "b": b"1", "c": b"3", "d": b"3"}
+    assert stored.files(root) == {"a": b"2", "b": b"1", "c": b"3", "d": b"3"}
 
 
 def test_long_names_hide_too(root: str) -> None:
     long = "x" * 60_000
     datasets.add(root, {long: b"1", "a": b"1"}, {long: b"2"})
-    assert files(root) == {long: b"2", "a": b"1"}
+    assert stored.files(root) == {long: b"2", "a": b"1"}
     assert Log(root).latest().shards[0].names is None
 
 
@@ -205,7 +197,7 @@ def test_step_by_step_and_in_passes_is_all_at_once(
         for found in (hidden_rows(root, records, {}), *([] if not records else [
             {shard.record.path: shard.hidden for shard in snapshot(root).shards}])):  # fmt: skip
             assert {p: list(r) for p, r in found.items()} == {p: list(r) for p, r in whole.items()}
-        assert files(root) == expected
+        assert stored.files(root) == expected
 
 
 @pytest.mark.slow
@@ -230,10 +222,10 @@ def test_hidden_rows_of_a_replaced_manifest_are_rejected(root: str) -> None:
     with winkfs.open(root, "a") as opened:
         opened.put("k7", b"new")
         assert opened.sync() == 2
-    assert files(root) == {f"k{n}": b"1" for n in range(10)} | {"k7": b"new"}
+    assert stored.files(root) == {f"k{n}": b"1" for n in range(10)} | {"k7": b"new"}
     assert len(winkfs.open(root)) == 10
     datasets.add(root, {"k8": b"newer"})  # is made from that of the generation before
-    assert files(root)["k3"] == b"1"
+    assert stored.files(root)["k3"] == b"1"
     assert winkfs.verify(root).problems == []
 
 

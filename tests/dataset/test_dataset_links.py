@@ -7,17 +7,12 @@ from pathlib import Path
 
 import datasets
 import pytest
+from datasets import root as root
 
-import winkfs
 from winkfs.dataset.maintain import vacuum
-from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import JOB_MARK, begin
 from winkfs.errors import Refusal
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return create(tmp_path / "ds").root
 
 
 @pytest.fixture
@@ -129,9 +124,7 @@ def test_abort_and_commit_do_not_follow_links(root: str, victim: Path) -> None:
         Path(job.pending, "sub").mkdir()
         Path(job.pending, "sub", "evil").symlink_to(victim)
     aborted.abort()
-    with winkfs.create(committed.attempt("0")) as container:
-        container.put("a", b"1")
-    committed.commit([committed.seal(committed.attempt("0"))])
+    committed.commit([datasets.sealed(committed, {"a": b"1"})])
     assert content(victim) == before
     assert os.listdir(f"{root}/_pending") == []
     assert not any(path.is_symlink() for path in Path(root).rglob("*"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import datasets
 import pytest
+import stored
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -124,9 +125,7 @@ class Model(RuleBasedStateMachine):
     def overwrite(self, files: dict[str, bytes], meanwhile: dict[str, bytes]) -> None:
         """What is appended meanwhile is newer than what is overwritten."""
         job = begin(self.root, "overwrite")
-        with winkfs.create(job.attempt("00000")) as container:
-            container.put_many(files.items())
-        record = job.seal(job.attempt("00000"))
+        record = datasets.sealed(job, files)
         if meanwhile:
             self.append([meanwhile], {})
         self._committed(job.commit([record]), files | meanwhile)
@@ -225,8 +224,7 @@ class Model(RuleBasedStateMachine):
         for path in Path(self.root).glob("_winkfs/*.hidden"):
             path.unlink()
         generation = data.draw(st.sampled_from(sorted(self.past)))
-        with winkfs.open(self.root, as_of=generation) as opened:
-            assert {e.name: e.read() for e in opened.scan()} == self.past[generation]
+        assert stored.files(self.root, as_of=generation) == self.past[generation]
         oldest = Log(self.root).latest().oldest
         if oldest:
             with pytest.raises(StalePlan, match="vacuumed"):
@@ -236,9 +234,7 @@ class Model(RuleBasedStateMachine):
     def crash_in_a_commit(self, files: dict[str, bytes], after: int) -> None:
         expected = self.now | files
         job = begin(self.root)
-        with winkfs.create(job.attempt("00000")) as container:
-            container.put_many(files.items())
-        record = job.seal(job.attempt("00000"))
+        record = datasets.sealed(job, files)
         with pytest.MonkeyPatch.context() as patch:
             datasets.crash_after(patch, after, Crash)
             with contextlib.suppress(Crash):

@@ -9,12 +9,13 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
+import stored
+from datasets import root as root
 
 import winkfs
 from winkformats.errors import FormatError
 from winkfs import digests
 from winkfs.dataset.maintain import vacuum
-from winkfs.dataset.manifest import create
 from winkfs.dataset.records import Manifest
 from winkfs.results import orders
 from winkfs.results import store as results
@@ -22,15 +23,9 @@ from winkfs.results.orders import Order, OrderedFiles, OrderedShard
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> str:
-    return create(tmp_path / "ds").root
-
-
-@pytest.fixture
 def victim(tmp_path: Path) -> Path:
     """A container beside the data set."""
-    with winkfs.create(tmp_path / "victim") as container:
-        container.put("secret", b"of somebody else")
+    stored.make(tmp_path / "victim", {"secret": b"of somebody else"})
     return tmp_path / "victim.data"
 
 

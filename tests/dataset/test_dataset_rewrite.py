@@ -14,22 +14,18 @@ from typing import Any
 
 import datasets
 import pytest
+import stored
+from datasets import checkpoints as checkpoints
+from datasets import root as root
 from seam import Call, disk_calls, once
 
 import winkfs
 from winkfs.dataset.compaction import Group, compact, rebalance, rewrite
 from winkfs.dataset.maintain import adopt, vacuum
-from winkfs.dataset.manifest import Log, create
+from winkfs.dataset.manifest import Log
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, StalePlan
-
-checkpoints = datasets.checkpoints  # a fixture
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return create(tmp_path / "ds").root
 
 
 def seen(root: str) -> dict[str, Any]:
@@ -124,9 +120,7 @@ def test_compacted_older_shard_does_not_win_over_a_younger_one(root: str) -> Non
     """1 and 3 become one, 2 stays: what 3 replaced of 2 stays replaced, what 2 did of 1 too."""
     datasets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
     datasets.add(root, {"a": b"2", "b": b"2", "d": b"2", "e": b"2"})
-    with winkfs.open(root, "a") as opened:
-        opened.put("b", b"3")
-        opened.delete("d")
+    stored.change(root, {"b": b"3", "d": None})
     datasets.add(root, {"e": b"4"})
     before = seen(root)
     state = snapshot(root)
@@ -176,9 +170,7 @@ def test_compact_retries_after_a_concurrent_commit(root: str) -> None:
 def test_damaged_file_stops_a_rewrite_and_nothing_is_lost(root: str) -> None:
     datasets.add(root, {f"{n}": b"x" * 5000 for n in range(50)}, {"y": b"1"})
     path = Path(f"{root}/{Log(root).latest().shards[0].path}.data")
-    data = bytearray(path.read_bytes())
-    data[60_000] ^= 1
-    path.write_bytes(data)
+    stored.flip(path, 60_000)
     before = Log(root).newest()
     with pytest.raises(ValueError, match="at byte"):
         compact(root)
@@ -249,8 +241,7 @@ def test_vacuum_keeps_what_is_young(root: str) -> None:
     assert vacuum(root, keep=3, older_than=0).oldest == 3  # its own generation counts
     with pytest.raises(StalePlan, match="oldest generation kept is 3"):
         winkfs.open(root, as_of=2)
-    with winkfs.open(root, as_of=3) as opened:
-        assert opened.read("a") == b"2"
+    assert stored.read(root, "a", as_of=3) == b"2"
 
 
 def test_vacuum_with_nothing_to_remove_makes_no_generation(root: str) -> None:
@@ -298,8 +289,7 @@ def test_an_open_reader_outlives_a_vacuum_and_a_late_one_fails(root: str) -> Non
 def test_vacuum_leaves_alone_what_is_not_of_a_job(root: str) -> None:
     mine = Path(root, "mine")
     mine.mkdir()
-    with winkfs.create(mine / "corpus") as container:
-        container.put("a", b"1")
+    stored.make(mine / "corpus", {"a": b"1"})
     Path(root, "notes.txt").write_text("mine")
     datasets.add(root, {"a": b"1"})
     vacuum(root, older_than=0)
@@ -309,11 +299,10 @@ def test_vacuum_leaves_alone_what_is_not_of_a_job(root: str) -> None:
 
 def test_running_job_is_no_leftover_before_its_time(root: str) -> None:
     job = begin(root)
-    with winkfs.create(job.attempt("0")) as container:
-        container.put("a", b"1")
+    record = datasets.sealed(job, {"a": b"1"})
     assert vacuum(root, older_than=60).leftovers == []
     assert len(winkfs.verify(root).notes) == 1
-    assert job.commit([job.seal(job.attempt("0"))]) == 1
+    assert job.commit([record]) == 1
     dead = begin(root)
     assert vacuum(root, older_than=0).leftovers == [f"_pending/{dead.job}"]
 

@@ -11,21 +11,17 @@ from pathlib import Path
 
 import datasets
 import pytest
+import stored
+from datasets import checkpoints as checkpoints
+from datasets import root as root
 from seam import disk_calls, once, once_after
 
 import winkfs
 from winkfs.dataset.maintain import vacuum
-from winkfs.dataset.manifest import create
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 
-checkpoints = datasets.checkpoints  # a fixture
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> str:
-    return create(tmp_path / "ds").root
 
 
 def test_temporary_file_of_a_commit_that_ends_meanwhile(root: str) -> None:
@@ -49,21 +45,17 @@ def test_another_vacuum_removes_manifests_during_a_read(root: str) -> None:
         done = vacuum(root, older_than=0)
     assert len(others) == 1
     assert done.shards == []
-    with winkfs.open(root) as opened:
-        assert opened.read("a") == b"11"
+    assert stored.read(root, "a") == b"11"
     assert winkfs.verify(root).problems == []
 
 
 def test_job_that_is_committed_while_vacuum_looks_stays(root: str) -> None:
     job = begin(root)
-    with winkfs.create(job.attempt("0")) as container:
-        container.put("a", b"1")
-    record = job.seal(job.attempt("0"))
+    record = datasets.sealed(job, {"a": b"1"})
     # seen, and committed before anything else is read
     with disk_calls(once_after("list", "/_pending", lambda: job.commit([record]))):
         vacuum(root, older_than=0)
-    with winkfs.open(root) as opened:
-        assert opened.read("a") == b"1"
+    assert stored.read(root, "a") == b"1"
 
 
 def test_vacuum_with_little_to_do_reads_few_manifests(root: str) -> None:

@@ -9,20 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import stored
 from commands import Run, one_line
 from commands import run as run  # a fixture
-from sparking import environment, need_spark
+from sparking import SparkSession, environment, need_spark
 
 import winkfs
 from winkfs.cli._common import explain
 from winkfs.spark.jobs import session
 from winkfs.spark.jobs.session import cause
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 PATIENCE = 240
 
@@ -30,9 +27,9 @@ PATIENCE = 240
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("cli") / "pages"
-    with winkfs.create(base) as out:
-        out.put_many((f"site{i % 3}/{i}.html", b"<title>%d</title>" % i) for i in range(300))
-    return base
+    return stored.make(
+        base, ((f"site{i % 3}/{i}.html", b"<title>%d</title>" % i) for i in range(300))
+    )
 
 
 def start(

@@ -8,15 +8,12 @@ import re
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from sparking import SparkSession
 
 from examples import crawl_queue
 from winkfs.dataset.dataset import create
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MODULES = (
     "argparse", "csv", "datetime", "decimal", "email", "fractions", "gzip", "html", "http",

@@ -13,11 +13,13 @@ import sysconfig
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import mmh3
 import pytest
+import stored
 import xxhash
+from sparking import SparkSession
 from sparking import spark as spark  # the fixture
 from test_jobs_documents import plain_bands, plain_shingles, plain_signature
 from xxh3_clash import clash
@@ -31,9 +33,6 @@ from winkfs.errors import DatasetConflict, Refusal
 from winkfs.results import orders
 from winkfs.spark.jobs import dedup, digest, group, sort, stats
 from winkfs.spark.jobs.session import Bad, cause
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 WORDS = [f"word{i}" for i in range(400)]
@@ -131,9 +130,7 @@ def adopted_twice(place: Path) -> Path:
         for file in place.glob("c.*"):
             shutil.copy(file, copy + file.suffix)
         records.append(job.seal(copy))
-        with winkfs.open(base, "a") as files:
-            files.put("03", page(3, WORDS[100:190]))
-            files.put("new", page(11, WORDS[200:290]))
+        stored.change(base, {"03": page(3, WORDS[100:190]), "new": page(11, WORDS[200:290])})
     job.commit(records)
     assert len({record.contid for record in records}) == 1
     return target
@@ -495,8 +492,7 @@ def test_a_document_that_was_changed_meanwhile_is_not_deleted(
     real = dedup._delete
 
     def delete(*arguments: Any) -> int:
-        with winkfs.open(tmp_path / "d", "a") as out:
-            out.put("site1/twin of 8.HTML", b"something new")
+        stored.change(tmp_path / "d", {"site1/twin of 8.HTML": b"something new"})
         return real(*arguments)
 
     monkeypatch.setattr(dedup, "_delete", delete)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from mounting import mounted
+from sparking import SparkSession
 from sparking import spark as spark  # the fixture
 from warcs import DATE, response
 
@@ -21,9 +22,6 @@ from winkfs.errors import DatasetConflict
 
 pytest.importorskip("pyarrow")
 from winkfs.spark.jobs import ingest
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from compressed_files import document
+from sparking import SparkSession
 from sparking import spark as spark  # the fixture
 
 import winkfs
@@ -15,9 +15,6 @@ from winkfs.dataset.dataset import create
 from winkfs.dataset.manifest import Log
 from winkfs.errors import Refusal
 from winkfs.spark.jobs import compact
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 

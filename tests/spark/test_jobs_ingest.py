@@ -9,10 +9,10 @@ import os
 import tarfile
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sparking import application
+from sparking import SparkSession, application
 from sparking import spark as spark  # the fixture
 from warcs import response
 
@@ -27,9 +27,6 @@ import pyarrow.parquet as pq  # noqa: E402
 from winkfs.spark.jobs import ingest  # noqa: E402
 from winkfs.spark.jobs import ingest as inputs  # noqa: E402
 from winkfs.spark.jobs.session import Bad  # noqa: E402
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 TARS = Path(__file__).parents[1] / "archive/tars"

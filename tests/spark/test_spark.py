@@ -9,16 +9,14 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import stored
 from mounting import mounted
+from sparking import DataFrame, SparkSession
 
 import winkfs
 from examples import word_count
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -119,8 +117,8 @@ def test_mount_and_directory_give_the_same_answer(
     for part in ("email", "json", "html", "pydoc_data"):
         shutil.copytree(LIBRARY / part, original / part)
     names = [path for path in original.rglob("*") if path.is_file()]
-    with winkfs.create(str(tmp_path / "corpus")) as container:
-        container.put_many((str(p.relative_to(original)), p.read_bytes()) for p in names)
+    known = {str(path.relative_to(original)): path.read_bytes() for path in names}
+    stored.make(tmp_path / "corpus", known)
     with mounted(tmp_path / "corpus") as mount:
         assert rows(word_count.count_documents(spark, mount / "known")) == expected(EXPECTED)
         for glob in ("*", "*.py"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import stored
+from sparking import SparkSession
 
 import winkfs
 import winkfs.spark
@@ -14,9 +16,6 @@ from winkfs.dataset.compaction import compact
 from winkfs.dataset.dataset import create, open
 from winkfs.errors import DatasetConflict
 from winkfs.spark import session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -61,8 +60,7 @@ def test_a_container_has_no_other_writer_while_files_are_chosen(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base = tmp_path / "c"
-    with winkfs.create(base) as container:
-        container.put("a", b"old")
+    stored.make(base, {"a": b"old"})
     chosen = session.read
 
     def meanwhile(*args: Any, **options: Any) -> Any:

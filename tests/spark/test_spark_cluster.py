@@ -14,6 +14,7 @@ import xxhash
 from cluster_jobs import document, expected, stored
 from clusters import LOCAL_CLUSTER
 from drivers import Here, Spark, driver
+from stored import make
 
 import winkfs
 import winkfs.digests
@@ -44,9 +45,7 @@ def spark_on(request: pytest.FixtureRequest, soak: bool) -> Iterator[Spark]:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("corpus") / "corpus"
-    with winkfs.create(base, ao=True) as container:  # a stream can read it
-        container.put_many(map(document, range(1500)))
-    return base
+    return make(base, map(document, range(1500)), ao=True)  # a stream can read it
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,12 @@ import os
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import stored
 from mounting import mounted, need, run, winkfs_command
+from sparking import DataFrame, SparkSession
 from typed_files import DAY, EDGES, SCHEMA, assert_answers, files, known, make, nulls, same
 
 import winkfs
@@ -20,9 +22,6 @@ from winkfs.container.ondisk.typed import EPOCH, to_text, to_value
 pytest.importorskip("pyarrow")
 from winkfs.spark import streaming
 from winkfs.spark.jobs import ingest
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -163,10 +162,11 @@ def test_where_chooses_what_a_filter_of_spark_does(
         save(frame(spark, 200, partitions=3), path)
         save(frame(spark, 100, 150, 1), path)
     else:
-        with winkfs.create(path, columns=SCHEMA) as c:
-            c.put_many(
-                (f"d{i % 3}/f{i:05d}", b"%d" % i * (i % 4), i, values(i)) for i in range(250)
-            )
+        stored.make(
+            path,
+            ((f"d{i % 3}/f{i:05d}", b"%d" % i * (i % 4), i, values(i)) for i in range(250)),
+            columns=SCHEMA,
+        )
         if kind == "behind":
             winkfs.reindex(path)
             with winkfs.open(path, "a") as c:
@@ -311,8 +311,8 @@ def test_an_empty_frame_has_its_columns(spark: SparkSession, tmp_path: Path) -> 
 
 def test_a_stream_shows_columns_and_writes_them(spark: SparkSession, tmp_path: Path) -> None:
     source, root = tmp_path / "log", tmp_path / "set"
-    with winkfs.create(source, ao=True, columns=SCHEMA) as c:
-        c.put_many((f"f{i:04d}", b"x", 1e9 + i, values(i)) for i in range(60))
+    made = ((f"f{i:04d}", b"x", 1e9 + i, values(i)) for i in range(60))
+    stored.make(source, made, ao=True, columns=SCHEMA)
     limit = {} if streaming.ReadMaxFiles is object else {"maxFilesPerTrigger": "20"}  # Spark 4.1
     rows = spark.readStream.format("winkfs").options(**limit).load(str(source))
     assert set(SCHEMA) <= set(rows.columns)

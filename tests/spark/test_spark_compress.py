@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import stored
 from compressed_files import documents, make
+from sparking import SparkSession
 
 from winkfs.dataset.manifest import Log
 
 pytest.importorskip("pyspark")
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -39,8 +37,7 @@ def test_documents_their_sizes_and_references(spark: SparkSession, tmp_path: Pat
     frame.write.format("winkfs").option("compress", "zstd").mode("append").save(
         str(tmp_path / "set")
     )
-    with winkfs.open(tmp_path / "set") as found:
-        assert {entry.name: entry.read() for entry in found.scan()} == files
+    assert stored.files(tmp_path / "set") == files
     sizes = [path.stat().st_size for path in (tmp_path / "set").rglob("*.data")]
     assert sum(sizes) < sum(map(len, files.values())) * 0.7
     frame.limit(3).write.format("winkfs").mode("append").save(str(tmp_path / "set"))

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import stored
 from sparkfiles import plain
+from sparking import DataFrame, SparkSession
 
 import winkfs
 import winkfs.spark
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
@@ -35,8 +34,7 @@ def base(tmp_path: Path) -> Path:
 @pytest.fixture
 def damaged(base: Path) -> Path:
     """A container with a flipped bit in the content of `damaged`."""
-    with winkfs.open(base, "a") as container:
-        container.put("damaged", b"NEEDLE" * 100)
+    stored.change(base, {"damaged": b"NEEDLE" * 100})
     data = base.with_name("c.data")
     data.write_bytes(data.read_bytes().replace(b"NEEDLE", b"NEADLE"))
     return base

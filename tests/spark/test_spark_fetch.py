@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
-from sparkfiles import KINDS, damage, documents, flip, plain, read
+import stored
+from sparkfiles import KINDS, damage, documents, plain, read
+from sparking import SparkSession
 
 import winkfs
 
@@ -19,9 +21,6 @@ from winkfs.names import to_name  # noqa: E402
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -135,7 +134,7 @@ def test_errors_of_a_read_stay_in_a_fetch(spark: SparkSession, tmp_path: Path) -
 
     base = plain(tmp_path / "c")
     data = tmp_path / "c.data"
-    flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    stored.flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
     (tmp_path / "c.cat").unlink()  # so that inodes are read to list the files
     columns = ["path", "size", "mode", "_error", "_container", "_contid", "_pos", "_pointer"]
     frame = winkfs.spark.read(spark, base, columns=columns, mode="PERMISSIVE")

@@ -10,6 +10,7 @@ import pytest
 from cluster_jobs import document, expected, stored
 from clusters import Cluster, executor_of, kill, wait_for
 from drivers import HALF, PATIENCE, Driver, driver, go
+from stored import make
 from test_spark_cluster import clean
 
 import winkfs
@@ -36,9 +37,7 @@ def spark_on(cluster: Cluster, cluster_driver: Driver) -> Driver:
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("corpus") / "corpus"
-    with winkfs.create(base, ao=True) as container:  # a stream can read it
-        container.put_many(map(document, range(1500)))
-    return base
+    return make(base, map(document, range(1500)), ao=True)  # a stream can read it
 
 
 @pytest.fixture(autouse=True)

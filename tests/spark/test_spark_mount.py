@@ -6,17 +6,14 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from mount_requests import counted
 from mounting import mounted
+from sparking import DataFrame, SparkSession
 
 import winkfs
 from winkfs.spark.session import mount_conf
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.mount]
 

@@ -11,18 +11,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sparking import application
+from sparking import DataFrame, SparkSession, application
 from test_spark_stream import PATIENCE, contents, limits, pour, tail, wait_for, written
 from warm import PACKAGES
 
 from winkfs.dataset.manifest import is_dataset
 from winkfs.stores.ledgerq import HIGH, Queue, Rotation, create
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from sparking import application
+import stored
+from sparking import DataFrame, SparkSession, application
 
 import winkfs
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -26,8 +24,7 @@ def save(frame: DataFrame, root: Path, mode: str = "append", **options: str) -> 
 
 
 def contents(root: Path, **how: Any) -> dict[str, bytes]:
-    with winkfs.open(root, **how) as files:
-        return {entry.name: entry.read() for entry in files.scan()}
+    return stored.files(root, **how)
 
 
 def everything(root: Path) -> set[str]:
@@ -95,8 +92,7 @@ def test_other_save_modes_are_refused_by_spark(
 
 def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_path: Path) -> None:
     root, good = tmp_path / "set", rows(spark, {"a": b"1"})
-    with winkfs.create(tmp_path / "single") as container:
-        container.put("x", b"1")
+    stored.make(tmp_path / "single", {"x": b"1"})
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
     before = everything(tmp_path)

@@ -11,10 +11,11 @@ import pickle
 from collections.abc import Callable
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
+import stored
 from constants import shrink
 from datasets import add
 from sparkfiles import (
@@ -27,13 +28,13 @@ from sparkfiles import (
     dataset,
     documents,
     expected,
-    flip,
     plain,
     read,
     struct,
     tasks,
     with_columns,
 )
+from sparking import SparkSession
 
 import winkfs
 from winkformats.disk.posix import FileStorage
@@ -49,9 +50,6 @@ pytest.importorskip("pyspark")
 from winkfs.spark.reading.options import Options
 from winkfs.spark.reading.partition import Piece, PlannedPiece, unpack
 from winkfs.spark.reading.reader import partitions
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 Kinds = dict[str, Path]
@@ -110,8 +108,7 @@ def test_names_become_paths_and_come_back(kinds: Kinds) -> None:
 
 def test_two_halves_of_a_character_in_neighbouring_names(tmp_path: Path) -> None:
     """The bytes of all names together are UTF-8, those of each are not."""
-    with winkfs.create(tmp_path / "c") as c:
-        c.put_many([(b"a\xc3", b"1"), (b"\xa9b", b"2")])
+    stored.make(tmp_path / "c", [(b"a\xc3", b"1"), (b"\xa9b", b"2")])
     assert [row["path"] for row in read(tmp_path / "c")] == ["a\\xc3", "\\xa9b"]
 
 
@@ -168,8 +165,7 @@ def test_names_from_a_file(kinds: Kinds, tmp_path: Path) -> None:
 
 def test_a_thousand_paths_among_many_are_not_a_scan(tmp_path: Path) -> None:
     """Only the inodes and contents asked for are read from the data file."""
-    with winkfs.create(tmp_path / "c") as c:
-        c.put_many((f"n/{i:06d}", b"%d" % i * 300) for i in range(50_000))
+    stored.make(tmp_path / "c", ((f"n/{i:06d}", b"%d" % i * 300) for i in range(50_000)))
     paths = [f"n/{i:06d}" for i in range(0, 50_000, 500)]
     before = _bytes_read()
     rows = read(tmp_path / "c", "path string, content binary", paths=json.dumps(paths))
@@ -254,8 +250,7 @@ def test_tasks_are_pickled_small(kinds: Kinds, tmp_path: Path) -> None:
     from winkfs.spark.reading.reader import partitions
 
     base = tmp_path / "many"
-    with winkfs.create(base) as c:
-        c.put_many((f"{i}", b"x") for i in range(100_000))
+    stored.make(base, ((f"{i}", b"x") for i in range(100_000)))
     told = partitions(Options.of({"path": str(base)}), contents=True)
     assert sum(len(pickle.dumps(task)) for task in told) < 200_000
     options = Options.of({"path": str(kinds["dataset"])})
@@ -286,8 +281,7 @@ def test_tasks_by_bytes(kinds: Kinds) -> None:
 def test_several_sources(kinds: Kinds, tmp_path: Path) -> None:
     one, two = tmp_path / "a,b", tmp_path / "a2"
     for base, text in ((one, b"1"), (two, b"2")):
-        with winkfs.create(base) as c:
-            c.put("n", text)
+        stored.make(base, {"n": text})
     add_to = tmp_path / "set"
     manifest.create(add_to)
     add(add_to, {"n": b"3"})
@@ -337,10 +331,7 @@ def test_a_plan_is_a_snapshot_of_a_container_that_grows(
     base = make(tmp_path / "c")
     before = documents(base)
     run = _planned(base)
-    with winkfs.open(base, "a") as c:
-        c.put("new", b"new")
-        c.put("empty", b"not empty any more")
-        c.delete("large")
+    stored.change(base, {"new": b"new", "empty": b"not empty any more", "large": None})
     assert as_files(run()) == before
     winkfs.reindex(base)
     assert as_files(run()) == before  # the catalog has other files by now
@@ -371,7 +362,7 @@ def _damage(base: Path) -> None:
     """In the last block of names, which is not the first that is read."""
     with Catalog(FileStorage(f"{base}.cat")) as file:
         pos, length, *_ = file.runs[0].parts[-1].tolist()
-    flip(Path(f"{base}.cat"), pos + length - 9)
+    stored.flip(Path(f"{base}.cat"), pos + length - 9)
 
 
 def _both(one: Change, other: Change) -> Change:
@@ -443,7 +434,7 @@ def test_a_damaged_inode_is_not_missed_where_the_catalog_is_lost(
 ) -> None:
     base = with_columns(tmp_path / "c")
     run, data = _listing(base, 1), tmp_path / "c.data"
-    flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    stored.flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
     count = len(run()[1])  # the catalog knows it all the same
     if grown:
         _grow(base)
@@ -544,7 +535,7 @@ def test_unverified_damage_is_handed_out(damaged: Path) -> None:
 def test_a_damaged_inode(tmp_path: Path) -> None:
     base = plain(tmp_path / "c")
     data = tmp_path / "c.data"
-    flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    stored.flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
     wanted = {n: f for n, f in documents(plain(tmp_path / "d")).items()
               if n != b"dir1/page 0008.html"}  # fmt: skip
     with pytest.raises(ValueError, match="checksum at byte"):
@@ -576,8 +567,7 @@ def test_damaged_columns_are_as_if_they_were_missing(tmp_path: Path, kind: str) 
 def test_no_bit_of_a_content_flips_unseen(tmp_path: Path, every: Callable[[str], slice]) -> None:
     """A flip anywhere in the data entries: an error, or the right bytes."""
     base = tmp_path / "c"
-    with winkfs.create(base) as c:
-        c.put_many((f"{i}", bytes([i]) * 50) for i in range(8))
+    stored.make(base, ((f"{i}", bytes([i]) * 50) for i in range(8)))
     wanted = {n: f.content for n, f in documents(base).items()}
     data = tmp_path / "c.data"
     whole = data.read_bytes()
@@ -649,8 +639,7 @@ def test_a_document_that_spark_cannot_hold(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_little_or_nothing(tmp_path: Path, count: int) -> None:
-    with winkfs.create(tmp_path / "c") as c:
-        c.put_many((f"{i}", b"") for i in range(count))
+    stored.make(tmp_path / "c", ((f"{i}", b"") for i in range(count)))
     for options in ({}, {"orderBy": "path"}, {"prefix": "0"}, {"minPartitions": 3}):
         assert len(read(tmp_path / "c", **options)) == count
 
@@ -926,17 +915,14 @@ def test_each_read_is_planned_anew(spark: SparkSession, tmp_path: Path) -> None:
     import winkfs.spark
 
     base = tmp_path / "c"
-    with winkfs.create(base) as c:
-        c.put("a", b"1")
+    stored.make(base, {"a": b"1"})
     frame = winkfs.spark.read(spark, base)
     assert frame.count() == 1
-    with winkfs.open(base, "a") as c:
-        c.put("b", b"2")
+    stored.change(base, {"b": b"2"})
     assert frame.count() == 1  # a DataFrame is a snapshot
     assert winkfs.spark.read(spark, base).count() == 2
     paths = [base, base.with_name("d")]
-    with winkfs.create(paths[1]) as c:
-        c.put("c", b"3")
+    stored.make(paths[1], {"c": b"3"})
     assert winkfs.spark.read(spark, paths, paths=["a", "c"]).count() == 2
     loaded = spark.read.format("winkfs").load([str(path) for path in paths])
     assert loaded.count() == 3

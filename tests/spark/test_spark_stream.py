@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import stored
 from datasets import add
 from sparking import application
 from warm import PACKAGES
@@ -58,8 +59,7 @@ def pour(frame: DataFrame, root: Path, checkpoint: Path, **options: str) -> list
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    with winkfs.open(root) as files:
-        return {entry.name: entry.read() for entry in files.scan()}
+    return stored.files(root)
 
 
 def written(root: Path) -> Counter[str]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+import stored
 from datasets import add
+from sparking import SparkSession
 
 import winkfs
 import winkfs.spark
 from winkfs.dataset import manifest
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
@@ -36,8 +34,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    with winkfs.open(root) as files:
-        return {entry.name: entry.read() for entry in files.scan()}
+    return stored.files(root)
 
 
 CREATED = ["options (path '{}')", "location '{}'", "options (path '{}') tblproperties ('k' = 'v')"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from datasets import add, commit, delete
 
 import winkfs
@@ -74,9 +75,8 @@ class Stream:
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     """An append-only container with 100 files of 10 bytes."""
-    with winkfs.create(tmp_path / "log", ao=True) as container:
-        container.put_many((f"f{i:02d}", b"%010d" % i, MOMENT + i) for i in range(100))
-    return tmp_path / "log"
+    rows = ((f"f{i:02d}", b"%010d" % i, MOMENT + i) for i in range(100))
+    return stored.make(tmp_path / "log", rows, ao=True)
 
 
 def put(base: Path, *names: str, mtime: int = MOMENT + 1000, **files: bytes) -> None:
@@ -174,8 +174,7 @@ def test_a_container_in_the_place_of_another_ends_the_stream(log: Path, tmp_path
         stream.offset("latest", later)
     for file in tmp_path.glob("log.*"):
         file.unlink()
-    with winkfs.create(log, ao=True) as container:
-        container.put("x", b"1")
+    stored.make(log, {"x": b"1"}, ao=True)
     with pytest.raises(StalePlan, match="another container has its place"):
         stream.rows(stream.offset("earliest") | {"contid": end["contid"]}, end)
 
@@ -270,8 +269,7 @@ def test_another_data_set_in_its_place_ends_the_stream(root: Path, tmp_path: Pat
     add(tmp_path / "young", {"a": b"1"})
     with pytest.raises(StalePlan, match="was put in its place"):
         Stream(tmp_path / "young").offset("latest", end)
-    with winkfs.create(tmp_path / "log", ao=True) as container:
-        container.put("x", b"1")
+    stored.make(tmp_path / "log", {"x": b"1"}, ao=True)
     with pytest.raises(StalePlan, match="checkpoint is that of a data set"):
         Stream(tmp_path / "log").offset("latest", end)
     with pytest.raises(StalePlan, match="checkpoint is that of a container"):

@@ -6,18 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+import stored
 from sparkfiles import damage, with_columns
-from sparking import PATIENCE, application, environment, need_spark
+from sparking import PATIENCE, SparkSession, application, environment, need_spark
 from warm import PACKAGES
 
 import winkfs
 from winkfs.dataset.dataset import create
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
@@ -227,8 +225,7 @@ print(spark.read.format("winkfs").schema("path string").load(sys.argv[1]).count(
 
 def test_the_first_query_starts_one_python_for_each_purpose(tmp_path: Path) -> None:
     """And none to look for other formats: with what Spark has them import, that is a second."""
-    with winkfs.create(tmp_path / "c") as container:
-        container.put_many((f"{i}", b"x" * 1000) for i in range(100))
+    stored.make(tmp_path / "c", ((f"{i}", b"x" * 1000) for i in range(100)))
     log, logged = tmp_path / "log", tmp_path / "python"
     logged.write_text(LOGGED.format(log=log, python=sys.executable))
     logged.chmod(0o700)

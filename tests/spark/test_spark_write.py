@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import stored
 from compressed_files import document
 
 import winkfs
@@ -54,8 +55,7 @@ def put(root: Path, *batches: Any, job: Transaction | None = None, **options: st
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    with winkfs.open(root) as files:
-        return {entry.name: entry.read() for entry in files.scan()}
+    return stored.files(root)
 
 
 def shards(root: Path) -> list[Path]:
@@ -310,8 +310,7 @@ def test_on_conflict_error_finds_names_in_tasks_and_the_data_set(
 ) -> None:
     strict = {"onConflict": "error"}
     put(root, batch(path=["a", "gone"], content=[b"1", b"1"]), **strict)
-    with winkfs.open(root, "a") as files:
-        files.delete("gone")
+    stored.change(root, {"gone": None})
     put(root, batch(path=["gone"], content=[b"again"]), **strict)  # a deleted name is free
     before = contents(root)
     with pytest.raises(FileExistsError, match="two rows of a task have this path"):

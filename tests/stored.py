@@ -1,0 +1,48 @@
+"""Containers and data sets by their path: made, changed, read or damaged in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import winkfs
+
+Files = Mapping[str, bytes] | Mapping[bytes, bytes] | Mapping[str | bytes, bytes]
+
+
+def make(base: str | Path, files: Files | Iterable[Any] = (), **settings: Any) -> Path:
+    """Make a container of these files, or of rows as `put_many` takes them; return its path."""
+    with winkfs.create(base, **settings) as container:
+        container.put_many(files.items() if isinstance(files, Mapping) else files)
+    return Path(base)
+
+
+def change(path: str | Path, files: Mapping[Any, bytes | None], **how: Any) -> None:
+    """Open a container or data set, put these files one by one, and delete those that are None."""
+    with winkfs.open(path, "a", **how) as opened:
+        for name, data in files.items():
+            if data is None:
+                opened.delete(name)
+            else:
+                opened.put(name, data)
+
+
+def files(path: str | Path, **how: Any) -> dict[str, bytes]:
+    """Return the contents of all files, as a scan has them."""
+    with winkfs.open(path, **how) as opened:
+        return {entry.name: entry.read() for entry in opened.scan()}
+
+
+def read(path: str | Path, name: str | bytes, **how: Any) -> bytes:
+    """Return the content of one file."""
+    with winkfs.open(path, **how) as opened:
+        return opened.read(name)
+
+
+def flip(path: str | Path, *places: int, bits: int = 1) -> None:
+    """Flip the same bits of the bytes at these places of a file."""
+    data = bytearray(Path(path).read_bytes())
+    for at in places:
+        data[at] ^= bits
+    Path(path).write_bytes(data)
