@@ -14,6 +14,7 @@ import xxhash
 from constants import shrink
 
 import winkfs
+import winkfs.dataset
 from winkfs.container.container import Container
 from winkfs.dataset.manifest import create
 from winkfs.dataset.records import ShardRecord
@@ -44,6 +45,13 @@ def _put(files: Files) -> Any:
         container.put_many(files.items())
 
     return fill
+
+
+def put(root: str | Path, files: Files, **settings: Any) -> None:
+    """Put files by a writer, which makes the data set if it is missing."""
+    with winkfs.dataset.create(root, **settings) as opened:
+        for name, data in files.items():
+            opened.put(name, data)
 
 
 def commit(

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 PRODUCT = ("winkfs", "formats", "mount", "pyspark_winkfs")
@@ -135,28 +135,21 @@ def _mounted(folder: Path, names: Iterable[str]) -> Iterator[_Asked]:
         served.close()
 
 
-def put(folder: Path, root: Path = ROOT) -> Walk:
+def put(folder: Path, root: Path = ROOT, **attributes: Any) -> Walk:
     """`put` of one new document."""
     import winkfs
 
     with winkfs.create(folder / "put") as container:
-        container.put("warm", b"1")
+        container.put("warm", b"1", **attributes)
         container.sync()
         with Walk(root) as walk:
-            container.put("new", b"hello")
+            container.put("new", b"hello", **attributes)
     return walk
 
 
 def put_mode(folder: Path, root: Path = ROOT) -> Walk:
     """`put` of one new document with `mode=`."""
-    import winkfs
-
-    with winkfs.create(folder / "put") as container:
-        container.put("warm", b"1", mode=0o600)
-        container.sync()
-        with Walk(root) as walk:
-            container.put("new", b"hello", mode=0o600)
-    return walk
+    return put(folder, root, mode=0o600)
 
 
 def put_over(folder: Path, root: Path = ROOT) -> Walk:
@@ -230,12 +223,18 @@ def _two_extents(folder: Path) -> Any:
     return reader
 
 
-def read_part(folder: Path, root: Path = ROOT) -> Walk:
-    """`read(name, offset, size)` of a document."""
+def _fifty(base: Path) -> ModuleType:
+    """Make a container with 50 documents; return the winkfs of the tree that is walked through."""
     import winkfs
 
-    with winkfs.create(folder / "read") as container:
+    with winkfs.create(base) as container:
         container.put_many((f"d/{i}", b"x" * 1000) for i in range(50))
+    return winkfs
+
+
+def read_part(folder: Path, root: Path = ROOT) -> Walk:
+    """`read(name, offset, size)` of a document."""
+    winkfs = _fifty(folder / "read")
     with winkfs.open(folder / "read") as reader:
         reader.read("d/1", 10, 20)
         with Walk(root) as walk:
@@ -245,10 +244,7 @@ def read_part(folder: Path, root: Path = ROOT) -> Walk:
 
 def reindex(folder: Path, root: Path = ROOT) -> Walk:
     """`reindex` of a container with 50 documents."""
-    import winkfs
-
-    with winkfs.create(folder / "reindexed") as container:
-        container.put_many((f"d/{i}", b"x" * 1000) for i in range(50))
+    winkfs = _fifty(folder / "reindexed")
     winkfs.reindex(folder / "reindexed")
     with Walk(root) as walk:
         winkfs.reindex(folder / "reindexed")

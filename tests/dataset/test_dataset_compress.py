@@ -12,8 +12,9 @@ import commands
 import pytest
 import stored
 from commands import Run
+from commands import run as run
 from compressed_files import document, documents, frames_of, make
-from datasets import forge
+from datasets import forge, put
 
 import winkfs
 import winkfs.dataset
@@ -24,7 +25,6 @@ from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import Manifest, ShardRecord, State
 
 pytest.importorskip("zstandard")
-run = commands.run  # a fixture
 FILES = documents()
 
 
@@ -92,16 +92,13 @@ def test_all_that_comes_later_is_compressed(root: Path, tree: Path, run: Run) ->
 
 
 def test_the_last_explicit_level_stays_in_force(root: Path) -> None:
-    with winkfs.dataset.create(root, compress="zstd:3") as found:
-        found.put("a", document(1))
-    with winkfs.dataset.open(root, "a", compress="none") as found:
-        found.put("b", document(2))
+    put(root, {"a": document(1)}, compress="zstd:3")
+    put(root, {"b": document(2)}, compress="none")
     with winkfs.dataset.open(root, "a", compress="zstd:7") as found:
         found.put("c", document(3))
         found.sync()
         found.put("d", document(4))
-    with winkfs.dataset.open(root, "a") as found:
-        found.put("e", document(5))
+    put(root, {"e": document(5)})
     assert levels(root) == [3, 0, 7, 7, 7]
     assert contents(root) == {name: document(i) for i, name in enumerate("abcde", 1)}
 
@@ -123,8 +120,7 @@ def test_a_plain_set_is_compressed_from_its_first_such_shard_on(
 
 
 def test_a_container_that_is_added_ends_nothing(root: Path, tmp_path: Path) -> None:
-    with winkfs.dataset.create(root, compress="zstd:3") as found:
-        found.put("a", document(1))
+    put(root, {"a": document(1)}, compress="zstd:3")
     make(tmp_path / "plain", {"b": document(2)}, compress=None)
     make(tmp_path / "other", {"c": document(3)}, compress="zstd:5")
     adopt(root, [tmp_path / "plain"])
@@ -136,8 +132,7 @@ def test_a_container_that_is_added_ends_nothing(root: Path, tmp_path: Path) -> N
 
 
 def test_an_older_generation_keeps_its_own_level(root: Path) -> None:
-    with winkfs.dataset.create(root, compress="zstd:3") as found:
-        found.put("a", document(1))
+    put(root, {"a": document(1)}, compress="zstd:3")
     compact(root, compress="none")
     log = Log(str(root))
     assert [log.state(number).compress for number in range(3)] == [None, "zstd:3", None]
@@ -147,21 +142,16 @@ def test_an_older_generation_keeps_its_own_level(root: Path) -> None:
 
 
 def test_a_compaction_compresses_what_is_not(root: Path, tmp_path: Path) -> None:
-    with winkfs.dataset.create(root, compress="zstd:3") as found:
-        found.put("a", document(1))
+    put(root, {"a": document(1)}, compress="zstd:3")
     for i in range(3):
-        with winkfs.dataset.open(root, "a", compress="none") as found:
-            found.put(f"b{i}", document(i))
+        put(root, {f"b{i}": document(i)}, compress="none")
     assert levels(root) == [3, 0, 0, 0]
     assert compact(root).added == 1
     assert levels(root) == [3]
     # and a group in which nothing is
     make(tmp_path / "plain", {f"{i}": document(i) for i in range(30)}, compress=None)
     adopt(root, [tmp_path / "plain"])
-    with winkfs.open(root, "a") as found:
-        found.put("a", document(7))
-        for i in range(20):
-            found.delete(f"{i}")
+    stored.change(root, {"a": document(7), **dict.fromkeys(map(str, range(20)))})
     size = (root / f"{Log(str(root)).latest().shards[1].path}.data").stat().st_size
     compact(root, shard_size=size)
     assert set(levels(root)) == {3}
@@ -199,9 +189,7 @@ def test_a_compaction_changes_it(root: Path, run: Run) -> None:
 
 @pytest.mark.parametrize("ao", [False, True])
 def test_a_set_of_which_nothing_is_left_remembers_it(root: Path, ao: bool) -> None:
-    with winkfs.dataset.create(root, ao=ao, compress="zstd:3") as found:
-        found.put("a", document(1))
-        found.put("b", document(2))
+    put(root, {"a": document(1), "b": document(2)}, ao=ao, compress="zstd:3")
     stored.change(root, {"a": None, "b": None})
     compact(root, everything=True)
     generation = compact(root, everything=True).generation
@@ -217,8 +205,7 @@ def test_a_set_of_which_nothing_is_left_remembers_it(root: Path, ao: bool) -> No
 
 
 def test_a_set_without_compression_has_the_manifests_of_before(root: Path) -> None:
-    with winkfs.dataset.create(root) as found:
-        found.put("a", document(1))
+    put(root, {"a": document(1)})
     for path in (root / "_winkfs").glob("*.json"):
         assert b"compress" not in path.read_bytes()
 
@@ -237,8 +224,7 @@ def test_unknown_compression_words_are_ignored(word: str) -> None:
 
 def test_a_record_of_an_older_version_is_no_damage(root: Path) -> None:
     """It says nothing of compression; the next compaction notes what the shards are."""
-    with winkfs.dataset.create(root, compress="zstd:3") as found:
-        found.put("a", document(1))
+    put(root, {"a": document(1)}, compress="zstd:3")
 
     def forget(values: Any) -> None:
         for record in (*values["added"], *values["checkpoint"]["shards"]):
@@ -256,8 +242,7 @@ def test_a_record_of_an_older_version_is_no_damage(root: Path) -> None:
 def test_info_shows_it(root: Path, tree: Path, run: Run) -> None:
     assert run("pack", "--shards", "1", tree, root).status == 0
     assert "compression" not in json.loads(run("info", "--json", root).out)
-    with winkfs.dataset.open(root, "a", compress="zstd:19") as found:
-        found.put("a", document(1))
+    put(root, {"a": document(1)}, compress="zstd:19")
     said = json.loads(run("info", "--json", root).out)["compression"]
     assert said == {"codec": "zstd", "level": 19, "compressed_shards": 1}
 
@@ -270,8 +255,7 @@ def test_a_codec_that_there_is_not(root: Path, run: Run) -> None:
         with pytest.raises(ValueError, match="zstd"):
             call(root, compress="gzip")
     assert not root.exists()
-    with winkfs.dataset.create(root) as found:
-        found.put("a", document(1))
+    put(root, {"a": document(1)})
     with pytest.raises(ValueError, match="zstd"):
         compact(root, compress="gzip")
     commands.one_line(run("dataset", "compact", "--compress", "gzip", root), 2)
@@ -281,10 +265,9 @@ def test_a_codec_that_there_is_not(root: Path, run: Run) -> None:
 def test_without_zstandard_there_is_one_line_and_nothing_is_left(
     root: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
-    with winkfs.dataset.create(root, compress="zstd") as found:
-        found.put("a", document(1))
-    with winkfs.dataset.create(plain := root.with_name("plain")) as found:
-        found.put("a", document(1))
+    put(root, {"a": document(1)}, compress="zstd")
+    plain = root.with_name("plain")
+    put(plain, {"a": document(1)})
     with monkeypatch.context() as missing:
         missing.setitem(sys.modules, "zstandard", None)
         said = commands.one_line(run("put", root, "b", stdin=b"x"))
@@ -295,7 +278,6 @@ def test_without_zstandard_there_is_one_line_and_nothing_is_left(
             for _ in range(3):
                 with pytest.raises(Refusal, match="zstandard"):
                     found.put("b", b"x")
-        with winkfs.dataset.open(root, "a", compress="none") as found:
-            found.put("b", b"x")
+        put(root, {"b": b"x"}, compress="none")
     assert list((root / "_pending").iterdir()) == list((plain / "_pending").iterdir()) == []
     assert contents(root) == {"a": document(1), "b": b"x"}

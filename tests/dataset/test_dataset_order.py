@@ -10,6 +10,7 @@ from typing import Any
 import commands
 import datasets
 import pytest
+import stored
 from constants import shrink
 
 import winkfs
@@ -167,10 +168,7 @@ def test_rows_of_all_shards_are_one_list(
         wanted = {name: known for name, known in wanted.items() if name not in gone}
     if damaged:
         path = Path(snapshot(root).shards[0].base + ".cat")
-        data = bytearray(path.read_bytes())
-        for at in range(8192, len(data), 40):
-            data[at] ^= 1
-        path.write_bytes(data)
+        stored.flip(path, *range(8192, path.stat().st_size, 40))
     with winkfs.open(root) as opened:
         found = list(opened.names())
         assert sorted(found) == sorted(wanted)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import stored
 from catalog_checks import far_times, store_of
 from seam import disk_calls
 
@@ -114,11 +115,9 @@ def test_the_shard_record_agrees_with_the_inodes(
             cat.write_bytes(before)
         assert catalog == "behind" or fill in ("classic", "empty") or runs(base) == 2
     elif catalog == "damaged" and cat.exists():
-        data = bytearray(cat.read_bytes())
         with Catalog(FileStorage(cat)) as file:
-            if file.rows:
-                data[file.runs[0].parts["pos"][-1] + 3] ^= 1
-        cat.write_bytes(data)
+            places = [int(file.runs[0].parts["pos"][-1]) + 3] if file.rows else []
+        stored.flip(cat, *places)
     right = wanted(base)
     assert describe(str(base), "job/c", 0) == right
     assert survey(str(base), "job/c") == right
@@ -166,9 +165,7 @@ def test_a_container_with_a_damaged_inode_is_no_shard(catalog: bool, tmp_path: P
         numbered(container)
     with store_of(base) as store:
         pos = store.index.lookup(b"07/I0")
-    data = bytearray(base.with_suffix(".data").read_bytes())
-    data[pos + 30] ^= 1
-    base.with_suffix(".data").write_bytes(data)
+    stored.flip(base.with_suffix(".data"), pos + 30)
     base.with_suffix(".cat").unlink()
     if catalog:
         with winkfs.open(base, "a") as container:
@@ -197,9 +194,7 @@ def test_names_are_those_of_the_data_file(long: str, damage: bool, tmp_path: Pat
         path = base.with_suffix(".cat")
         with Catalog(FileStorage(path)) as file:
             at = int(file.runs[0].parts["pos"][len(file.runs[0].parts) // 2])
-        data = bytearray(path.read_bytes())
-        data[at + 3] ^= 1
-        path.write_bytes(data)
+        stored.flip(path, at + 3)
     order = np.random.default_rng(1)
     with store_of(base) as store:
         live = store.index.positions()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stored
 import xxhash
 from xxh3_clash import clash
 
@@ -295,12 +296,9 @@ def test_a_flipped_delflag_hides_no_digest(
     """It is the one byte of an entry that no checksum has."""
     made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
     (path,) = made.glob("job-*/*.kvseq")
-    raw = bytearray(path.read_bytes())
     with KVSeq.open(FileStorage(path)) as kv:
         places = [entry.pos for entry in kv]
-    for at in places[::5]:
-        raw[at] = 1
-    path.write_bytes(raw)
+    stored.flip(path, *places[::5])
     for lost in (False, True):
         if lost:
             path.with_suffix(".hindex").unlink()
@@ -315,11 +313,8 @@ def broken(made: Path, path: Path, *hit: bytes) -> Path:
     copy = Path(shutil.copytree(made, path))
     (file,) = copy.glob("job-*/*.kvseq")
     with KVSeq.open(FileStorage(file)) as kv:
-        places = [entry.pos for entry in kv if entry.key in hit]
-    raw = bytearray(file.read_bytes())
-    for at in places:
-        raw[at + 2] ^= 0x40
-    file.write_bytes(raw)
+        places = [entry.pos + 2 for entry in kv if entry.key in hit]
+    stored.flip(file, *places, bits=0x40)
     return copy
 
 
@@ -377,9 +372,7 @@ def test_an_older_digest_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> 
     with KVSeq.open(FileStorage(folder / "shard-0000.kvseq")) as kv:
         last = {entry.key: entry.pos for entry in kv}
     hit = list(new)[2]
-    raw = bytearray((folder / "shard-0000.kvseq").read_bytes())
-    raw[last[hit] + 40] ^= 1
-    (folder / "shard-0000.kvseq").write_bytes(raw)
+    stored.flip(folder / "shard-0000.kvseq", last[hit] + 40)
     (folder / "shard-0000.hindex").unlink()
     with winkfs.digests.Digests(tmp_path / "d", warn=False) as found:
         for path, digest in (old | new).items():

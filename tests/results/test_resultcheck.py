@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import stored
 from commands import Run
+from stored import flip
 from test_digests import make, pairs, strip_sums
 
 import winkfs
@@ -34,12 +35,6 @@ def problems(path: Path) -> list[str]:
     return winkfs.verify(path).problems
 
 
-def flip(path: Path, at: int, bit: int = 1) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[at] ^= bit
-    path.write_bytes(raw)
-
-
 def test_a_sound_digest_set_is_sound(digests: Path) -> None:
     seen: list[int] = []
     report = winkfs.verify(digests, seen.append)
@@ -54,7 +49,7 @@ def test_verify_names_the_file_of_each_flipped_digest_byte(suffix: str, digests:
     for at in [*range(0, 40, 3), 100, 4000, *range(4096, len(raw), len(raw) // 60)]:
         if 24 <= at < 40 and suffix == "kvseq":  # PURPOSE: seen, but not as that of this file
             continue
-        flip(path, at, 2)
+        flip(path, at, bits=2)
         found = problems(digests)
         assert found and any(path.name in line for line in found), at
         path.write_bytes(raw)
@@ -106,7 +101,7 @@ def test_verify_goes_on_behind_a_damaged_digest(indexed: bool, digests: Path, ru
     with KVSeq.open(FileStorage(path)) as kv:
         places = [entry.pos for entry in kv]
     for number in (3, 40):
-        flip(path, places[number] + 2, 0x40)  # the length of the path
+        flip(path, places[number] + 2, bits=0x40)  # the length of the path
     index = path.with_suffix(".hindex")
     if not indexed:
         index.unlink()
@@ -124,7 +119,7 @@ def test_reindex_writes_no_index_without_the_damaged_digests(digests: Path, run:
     first, second = (next(digests.glob(f"job-*/shard-000{i}.hindex")) for i in (0, 1))
     with KVSeq.open(FileStorage(first.with_suffix(".kvseq"))) as kv:
         place = [entry.pos for entry in kv][3]
-    flip(first.with_suffix(".kvseq"), place + 2, 0x40)
+    flip(first.with_suffix(".kvseq"), place + 2, bits=0x40)
     sound = second.read_bytes()
     first.unlink()
     second.unlink()
@@ -186,7 +181,7 @@ def test_verify_names_the_part_of_each_flipped_byte_of_an_order(order: Path) -> 
     (path,) = order.glob("job-*/*.perm")
     raw = path.read_bytes()
     for at in [3, 30, 50, 200, 4000, *range(4096, len(raw), 401)]:
-        flip(path, at, 4)
+        flip(path, at, bits=4)
         assert any(path.name in line for line in problems(order)), at
         path.write_bytes(raw)
 

@@ -199,10 +199,8 @@ def test_digests_are_those_of_a_plain_loop(
 def damaged(source: Path, target: Path, what: bytes) -> Path:
     shutil.copytree(source, target)
     for path in target.rglob("*.data"):
-        data = bytearray(path.read_bytes())
-        if what in data:
-            data[data.index(what) + 1] ^= 1
-            path.write_bytes(data)
+        if what in path.read_bytes():
+            stored.flip(path, path.read_bytes().index(what) + 1)
     return target
 
 

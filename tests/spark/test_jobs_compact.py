@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+import stored
 from compressed_files import document
 from sparking import SparkSession
 from sparking import spark as spark  # the fixture
@@ -77,9 +78,7 @@ def test_contents_become_compressed_and_plain_again(spark: SparkSession, tmp_pat
 def test_damage_ends_it_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     many(tmp_path / "d")
     shard = tmp_path / "d" / f"{Log(str(tmp_path / 'd')).latest().shards[-1].path}.data"
-    data = bytearray(shard.read_bytes())
-    data[data.index(b"x405")] ^= 1  # of file 45, in the last shard
-    shard.write_bytes(data)
+    stored.flip(shard, shard.read_bytes().index(b"x405"))  # of file 45, in the last shard
     files = sorted((tmp_path / "d").rglob("*"))
     with pytest.raises(Refusal):
         compact.run(spark, str(tmp_path / "d"), everything=True)

@@ -20,14 +20,16 @@ from winkfs.spark import session
 pytestmark = pytest.mark.spark
 
 
-def made(root: Path) -> Path:
-    with create(root) as files:
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A data set of twenty files with columns."""
+    with create(tmp_path / "set") as files:
         files.add_columns({"lang": "string", "score": "float64"})
         files.put_many(
             (f"d/{i:02}", b"%d" % i, 1e9, {"lang": "de" if i % 2 else None, "score": i / 10})
             for i in range(20)
         )
-    return root
+    return tmp_path / "set"
 
 
 def told(spark: SparkSession, root: Path, **options: Any) -> list[tuple[int, str, str]]:
@@ -36,10 +38,7 @@ def told(spark: SparkSession, root: Path, **options: Any) -> list[tuple[int, str
     return sorted((row._generation, row._change, row.path) for row in frame.collect())
 
 
-def test_files_are_deleted_of_which_a_condition_is_true(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    root = made(tmp_path / "set")
+def test_files_are_deleted_of_which_a_condition_is_true(spark: SparkSession, root: Path) -> None:
     done = winkfs.spark.delete(spark, root, "lang = 'de' and score < 0.6")
     assert done == {"deleted": 3, "generation": 2}
     with open(root) as files:
@@ -84,9 +83,8 @@ def test_files_of_a_container_are_deleted(spark: SparkSession, tmp_path: Path) -
 
 
 def test_a_delete_keeps_what_is_committed_meanwhile(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = made(tmp_path / "set")
     from winkfs.dataset import transaction
 
     begin = transaction.begin
@@ -105,8 +103,7 @@ def test_a_delete_keeps_what_is_committed_meanwhile(
         assert len(files) == 20
 
 
-def test_upsert_keeps_what_it_has_no_column_for(spark: SparkSession, tmp_path: Path) -> None:
-    root = made(tmp_path / "set")
+def test_upsert_keeps_what_it_has_no_column_for(spark: SparkSession, root: Path) -> None:
     rows = [("d/01", "fr"), ("d/02", None)]
     winkfs.spark.upsert(spark.createDataFrame(rows, "path string, lang string"), root)
     with open(root) as files:
@@ -121,10 +118,7 @@ def test_upsert_keeps_what_it_has_no_column_for(spark: SparkSession, tmp_path: P
         assert files.stat("d/01").mtime > 1e9
 
 
-def test_upsert_keeps_the_metadata_of_unchanged_content(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    root = made(tmp_path / "set")
+def test_upsert_keeps_the_metadata_of_unchanged_content(spark: SparkSession, root: Path) -> None:
     with open(root, "a") as files:
         files.put("run", b"#!", ftype=winkfs.FileType.EXEC, mode=0o750, mtime_ns=10**18 + 1)
     winkfs.spark.upsert(spark.createDataFrame([("run", "sh")], "path string, lang string"), root)
@@ -140,9 +134,8 @@ def test_upsert_keeps_the_metadata_of_unchanged_content(
                                   ("put", "d/02", False)],
 )  # fmt: skip
 def test_upsert_keeps_what_is_committed_meanwhile(
-    verb: str, name: str, refused: bool, spark: SparkSession, tmp_path: Path
+    verb: str, name: str, refused: bool, spark: SparkSession, root: Path
 ) -> None:
-    root = made(tmp_path / "set")
 
     def meanwhile(batches: Iterator[Any]) -> Iterator[Any]:
         """Runs in a task: after the generation was chosen, before the commit."""
@@ -168,8 +161,7 @@ def test_upsert_keeps_what_is_committed_meanwhile(
             assert files.getcolumns("d/01")["lang"] == "fr"
 
 
-def test_upsert_refuses_what_it_cannot_put(spark: SparkSession, tmp_path: Path) -> None:
-    root = made(tmp_path / "set")
+def test_upsert_refuses_what_it_cannot_put(spark: SparkSession, root: Path) -> None:
     with pytest.raises(ValueError, match="needs the column path"):
         winkfs.spark.upsert(spark.createDataFrame([("a",)], "name string"), root)
     with pytest.raises(Exception, match="new: the content is null"):
@@ -180,8 +172,7 @@ def test_upsert_refuses_what_it_cannot_put(spark: SparkSession, tmp_path: Path) 
         assert len(files) == 20
 
 
-def test_changes_of_each_commit(spark: SparkSession, tmp_path: Path) -> None:
-    root = made(tmp_path / "set")
+def test_changes_of_each_commit(spark: SparkSession, root: Path) -> None:
     with open(root, "a") as files:
         files.delete("d/00")
         files.put("d/01", b"again")
@@ -219,9 +210,8 @@ def test_changes_of_each_commit(spark: SparkSession, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_options_of_changes(
-    spark: SparkSession, tmp_path: Path, options: dict[str, Any], what: str
+    spark: SparkSession, root: Path, options: dict[str, Any], what: str
 ) -> None:
-    root = made(tmp_path / "set")
     with pytest.raises(Exception, match=what):
         winkfs.spark.read(spark, root, **options).count()
 

@@ -58,6 +58,12 @@ def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a data set is to be."""
+    return tmp_path / "set"
+
+
 def clean(root: Path, jobs: int) -> None:
     """Nothing is in the folder of a data set but its manifests and what they name."""
     assert not list((root / PENDING).iterdir())
@@ -81,8 +87,7 @@ def test_a_data_set_is_read_without_what_was_replaced_or_deleted(
     assert spark_on.call("read", rewritten, {"splitBytes": "64k"}) == stored(rewritten)
 
 
-def test_what_is_written_is_there_once(spark_on: Spark, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_what_is_written_is_there_once(spark_on: Spark, root: Path) -> None:
     spark_on.call("write", root, (0, 700))
     spark_on.call("write", root, (500, 900))
     assert stored(root) == expected(range(900))

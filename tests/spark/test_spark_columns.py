@@ -40,6 +40,12 @@ QUESTIONS = [
 ]  # fmt: skip
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a data set is to be."""
+    return tmp_path / "set"
+
+
 def values(i: int) -> dict[str, Any]:
     """As `typed_files.values`, with times that Python and Java agree on."""
     found = {}
@@ -131,8 +137,9 @@ def test_frames_of_pandas_are_written_and_read_back(spark: SparkSession, tmp_pat
 
 
 @pytest.mark.parametrize("ao", [False, True])
-def test_all_types_are_written_and_read_back(ao: bool, spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_all_types_are_written_and_read_back(
+    ao: bool, spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
     save(frame(spark, 300), root, ao=str(ao).lower())
     wanted = {f"d{i % 3}/f{i:05d}": values(i) for i in range(300)}
     with winkfs.open(root) as found:
@@ -201,8 +208,7 @@ def test_where_takes_names_as_the_column_path_has_them(spark: SparkSession, tmp_
     assert [row.path for row in found.collect()] == ["a\\xff1"]
 
 
-def test_schemas_that_differ_are_one(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_schemas_that_differ_are_one(spark: SparkSession, root: Path) -> None:
     first = spark.createDataFrame([("a", b"", 1), ("b", b"", None)],
                                   "path string, content binary, n int")  # fmt: skip
     save(first, root)
@@ -228,8 +234,7 @@ def test_schemas_that_differ_are_one(spark: SparkSession, tmp_path: Path) -> Non
     assert dict(load(spark, root).dtypes)["s"] == "string"
 
 
-def test_modes_and_types_of_files_go_with_columns(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_modes_and_types_of_files_go_with_columns(spark: SparkSession, root: Path) -> None:
     rows = [
         ("plain", b"1", None, None, 1), ("mode", b"2", 0o600, None, 2),
         ("exec", b"3", 0o755, None, 3),
@@ -260,8 +265,7 @@ def test_a_schema_of_the_user_and_the_option_columns(spark: SparkSession, tmp_pa
     }
 
 
-def test_wrong_options_are_reported_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_wrong_options_are_reported_in_one_line(spark: SparkSession, root: Path) -> None:
     ddl = "path string, content binary, n int, s string"
     save(spark.createDataFrame([("a", b"", 1, "x")], ddl), root)
     for where, what in (("n = ", "a value at its end"), ("zz = 1", "no column 'zz'"),
@@ -295,8 +299,7 @@ def test_wrong_options_are_reported_in_one_line(spark: SparkSession, tmp_path: P
     assert back == {"a": 1, "b": None}
 
 
-def test_an_empty_frame_has_its_columns(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_an_empty_frame_has_its_columns(spark: SparkSession, root: Path) -> None:
     empty = spark.createDataFrame([], "path string, content binary, k int")
     for mode in ("append", "append", "overwrite"):
         save(empty, root, mode)

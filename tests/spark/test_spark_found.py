@@ -177,20 +177,6 @@ def test_a_long_list_of_paths_does_not_travel_to_the_tasks(base: Path) -> None:
     assert reader.partitions() == []
 
 
-def test_every_package_is_in_the_distribution() -> None:
-    """A normal installation has them all, at the top level, where Spark looks."""
-    import tomllib
-
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = {
-        ".".join(init.parent.relative_to(folder).parts)
-        for folder in (ROOT, ROOT / "formats", ROOT / "mount")
-        for name in ("winkfs", "winkformats", "winkmount", "pyspark_winkfs")
-        for init in (folder / name).rglob("__init__.py")
-    }
-    assert found == set(listed)
-
-
 SCRIPT = """
 import sys
 import winkfs.spark

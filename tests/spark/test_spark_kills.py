@@ -52,6 +52,12 @@ def gate(tmp_path: Path) -> Path:
     return tmp_path / "gate"
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a data set is to be."""
+    return tmp_path / "set"
+
+
 def lose_power(cluster: Cluster, task: int) -> None:
     """kill -9 of the worker of a task with all that runs there."""
     cluster.lose(cluster.worker_of(task))
@@ -61,9 +67,8 @@ def lose_power(cluster: Cluster, task: int) -> None:
 
 
 def test_a_worker_lost_in_the_middle_of_a_read_and_a_write(
-    spark_on: Driver, cluster: Cluster, corpus: Path, tmp_path: Path, gate: Path
+    spark_on: Driver, cluster: Cluster, corpus: Path, root: Path, gate: Path
 ) -> None:
-    root = tmp_path / "set"
     spark_on.call("write", root, (0, 300))
     options = {"splitBytes": "1m", "batchBytes": "64k"}
     spark_on.begin("copy", corpus, root, options, gate)
@@ -80,9 +85,8 @@ def test_a_worker_lost_in_the_middle_of_a_read_and_a_write(
 
 
 def test_a_worker_lost_in_the_middle_of_a_stream(
-    spark_on: Driver, cluster: Cluster, corpus: Path, tmp_path: Path, gate: Path
+    spark_on: Driver, cluster: Cluster, corpus: Path, root: Path, tmp_path: Path, gate: Path
 ) -> None:
-    root = tmp_path / "set"
     spark_on.begin("stream", corpus, root, tmp_path / "checkpoint", gate, 600)
     lose_power(cluster, spark_on.held(gate))
     go(gate)
@@ -97,9 +101,8 @@ def test_a_worker_lost_in_the_middle_of_a_stream(
 @pytest.mark.soak
 @pytest.mark.parametrize("part", ["executor", "python of the task", "all pythons of the worker"])
 def test_a_part_lost_in_the_middle_of_a_write(
-    spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path, part: str
+    spark_on: Driver, cluster: Cluster, root: Path, gate: Path, part: str
 ) -> None:
-    root = tmp_path / "set"
     spark_on.begin("write", root, (0, 1000), "append", gate)
     task = spark_on.held(gate)
     victims = {
@@ -117,9 +120,8 @@ def test_a_part_lost_in_the_middle_of_a_write(
 
 @pytest.mark.soak
 def test_executors_lost_before_the_commit_lose_nothing(
-    spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path
+    spark_on: Driver, cluster: Cluster, root: Path, gate: Path
 ) -> None:
-    root = tmp_path / "set"
     spark_on.begin("write", root, (0, 1000), "append", gate, 4)
     mine = executor_of(spark_on.held(gate))
     wait_for(lambda: len(list(root.glob(f"{PENDING}/*/*.cat"))) == 3, "three tasks did not end")
@@ -135,13 +137,10 @@ def test_executors_lost_before_the_commit_lose_nothing(
 
 
 @pytest.mark.soak
-def test_of_two_speculative_attempts_one_counts(
-    cluster: Cluster, tmp_path: Path, gate: Path
-) -> None:
+def test_of_two_speculative_attempts_one_counts(cluster: Cluster, root: Path, gate: Path) -> None:
     if not cluster.separate:
         pytest.skip("Spark starts no second attempt on the same host: it needs root, and ip")
     cluster.complete()
-    root = tmp_path / "set"
     with driver(cluster.url, cluster.settings | HALF | SPECULATION) as it:
         it.begin("write", root, (0, 1000), "append", gate, 4)
         it.held(gate)
@@ -155,12 +154,11 @@ def test_of_two_speculative_attempts_one_counts(
 
 @pytest.mark.soak
 def test_a_machine_back_on_the_network_writes_nothing_more(
-    spark_on: Driver, cluster: Cluster, tmp_path: Path, gate: Path
+    spark_on: Driver, cluster: Cluster, root: Path, gate: Path
 ) -> None:
     """Its task goes on all the time: it has been done elsewhere, and its folder is gone."""
     if not cluster.separate:
         pytest.skip("all workers are on one host: it needs root, and ip")
-    root = tmp_path / "set"
     spark_on.begin("write", root, (0, 1000), "append", gate)
     task = spark_on.held(gate)
     host = cluster.worker_of(task).host
@@ -181,9 +179,8 @@ def test_a_machine_back_on_the_network_writes_nothing_more(
 @pytest.mark.soak
 @pytest.mark.parametrize("turn", range(6))
 def test_a_worker_lost_at_any_moment_of_a_write(
-    spark_on: Driver, cluster: Cluster, tmp_path: Path, turn: int
+    spark_on: Driver, cluster: Cluster, root: Path, turn: int
 ) -> None:
-    root = tmp_path / "set"
     spark_on.begin("write", root, (0, 6000), "append", None, 8)
     wait_for(
         lambda: root.exists() and list((root / PENDING).glob("*/*")), "it did not begin", PATIENCE
@@ -197,9 +194,10 @@ def test_a_worker_lost_at_any_moment_of_a_write(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("turn", range(6))
-def test_a_driver_lost_at_any_moment_of_a_stream(corpus: Path, tmp_path: Path, turn: int) -> None:
+def test_a_driver_lost_at_any_moment_of_a_stream(
+    corpus: Path, root: Path, tmp_path: Path, turn: int
+) -> None:
     """A new one goes on from the checkpoint: between the commit of ours and that of Spark, too."""
-    root = tmp_path / "set"
     arguments = ("stream", corpus, root, tmp_path / "checkpoint", None, 100)
     with driver("local[2]") as it:
         it.begin(*arguments)
@@ -217,10 +215,9 @@ def test_a_driver_lost_at_any_moment_of_a_stream(corpus: Path, tmp_path: Path, t
 
 
 def test_a_driver_lost_during_a_write_changes_nothing(
-    cluster_driver: Driver, cluster: Cluster, tmp_path: Path, gate: Path
+    cluster_driver: Driver, cluster: Cluster, root: Path, gate: Path
 ) -> None:
     """The last test: no other finds this driver alive."""
-    root = tmp_path / "set"
     datasets.add(root, dict(map(document, range(300))))
     cluster_driver.begin("write", root, (200, 1200), "overwrite", gate)
     cluster_driver.held(gate)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from sparking import DataFrame, SparkSession, application
 from test_spark_stream import PATIENCE, contents, limits, pour, tail, wait_for, written
 from warm import PACKAGES
@@ -136,10 +137,7 @@ def test_a_damaged_message_is_lost(spark: SparkSession, path: Path, tmp_path: Pa
     push(path, 100)
     with Queue(path) as queue:
         place = queue.read(60).offset
-    file = path / f"{1:020d}.log"
-    data = bytearray(file.read_bytes())
-    data[place + 30] ^= 1
-    file.write_bytes(data)
+    stored.flip(path / f"{1:020d}.log", place + 30)
     with pytest.raises(Exception, match="message 60 is not there any more"):
         pour(follow(spark, path), tmp_path / "a", tmp_path / "check")
     lossy = follow(spark, path, failOnDataLoss="false")

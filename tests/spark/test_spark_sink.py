@@ -14,6 +14,12 @@ import winkfs
 pytestmark = pytest.mark.spark
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Where a data set is to be."""
+    return tmp_path / "set"
+
+
 def rows(spark: SparkSession, files: dict[str, bytes], partitions: int = 2) -> DataFrame:
     frame = spark.createDataFrame(list(files.items()), "path string, content binary")
     return frame.repartition(partitions)
@@ -38,8 +44,9 @@ def refused(frame: DataFrame, root: Path, mode: str = "append", **options: str) 
     return str(error.value)
 
 
-def test_rows_are_in_the_data_set_and_come_back(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_rows_are_in_the_data_set_and_come_back(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
     files = {f"d{i % 7}/{i}": b"%d" % i * (i % 300) for i in range(3000)}
     save(rows(spark, files, 3), root)
     assert contents(root) == files
@@ -56,9 +63,8 @@ def test_rows_are_in_the_data_set_and_come_back(spark: SparkSession, tmp_path: P
 
 
 def test_append_adds_overwrite_replaces_and_readers_keep_theirs(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, root: Path
 ) -> None:
-    root = tmp_path / "set"
     save(rows(spark, {"a": b"1", "b": b"1"}), root)
     save(rows(spark, {"b": b"2", "c": b"2"}), root)
     assert contents(root) == {"a": b"1", "b": b"2", "c": b"2"}
@@ -71,8 +77,7 @@ def test_append_adds_overwrite_replaces_and_readers_keep_theirs(
     assert contents(root) == {}
 
 
-def test_empty_partitions_make_no_shard(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_empty_partitions_make_no_shard(spark: SparkSession, root: Path) -> None:
     save(rows(spark, {"a": b"1"}, 8), root)
     assert len(list(root.glob("*/*.data"))) == 1
     before = everything(root)
@@ -115,8 +120,7 @@ def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_pat
     assert contents(root) == {"a": b"1"}
 
 
-def test_a_job_that_fails_leaves_the_folder_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_a_job_that_fails_leaves_the_folder_as_it_was(spark: SparkSession, root: Path) -> None:
     save(rows(spark, {"a": b"1"}), root)
     before = everything(root)
     frame = spark.range(0, 4000, 1, 4).selectExpr(
@@ -127,8 +131,7 @@ def test_a_job_that_fails_leaves_the_folder_as_it_was(spark: SparkSession, tmp_p
     assert everything(root) == before and contents(root) == {"a": b"1"}
 
 
-def test_on_conflict_error_ends_the_job(spark: SparkSession, tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_on_conflict_error_ends_the_job(spark: SparkSession, root: Path) -> None:
     save(rows(spark, {"a": b"1"}), root, onConflict="error")
     before = everything(root)
     frame = spark.range(0, 2, 1, 2).selectExpr("'b' path", "cast(id as string) content")
@@ -160,8 +163,7 @@ frame.mapInArrow(fail_first, frame.schema).write.format("winkfs").mode("append")
 """
 
 
-def test_failed_and_repeated_tasks_change_nothing(tmp_path: Path) -> None:
-    root = tmp_path / "set"
+def test_failed_and_repeated_tasks_change_nothing(root: Path) -> None:
     done = application(FAILS_ONCE, root, master="local[2,3]")  # a task may fail twice
     assert done.returncode == 0, done.stderr[-3000:]
     assert contents(root) == {f"p{i}": b"%d" % i * 300 for i in range(4000)}
