@@ -146,6 +146,6 @@ def child(code: str, *arguments: str | Path) -> subprocess.Popen[bytes]:
 def run(code: str, *arguments: str | Path) -> str:
     """What a child prints; it must end well."""
     process = child(code, *arguments)
-    output = process.communicate(timeout=60)[0]
+    output = process.communicate(timeout=100)[0]
     assert process.returncode == 0
     return output.decode()

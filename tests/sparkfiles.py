@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import stored
 from datasets import commit, delete
 
@@ -116,6 +117,16 @@ KINDS: Mapping[str, Callable[[Path], Path]] = {
     "zstd": compressed,
     "dataset": dataset,
 }
+
+
+Kinds = dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Kinds:
+    """A path of each of KINDS."""
+    root = tmp_path_factory.mktemp("kinds")
+    return {name: make(root / name) for name, make in KINDS.items()}
 
 
 def expected(path: Path, **options: Any) -> dict[bytes, File]:

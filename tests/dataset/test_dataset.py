@@ -51,19 +51,6 @@ def test_exception_in_a_with_block_leaves_no_change(root: str) -> None:
     assert os.listdir(f"{root}/_pending") == []
 
 
-def test_sync_that_failed_can_be_tried_again(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with winkfs.open(root, "a") as writer:
-        writer.put("a", b"1")
-        with monkeypatch.context() as patch:
-            datasets.crash_after(patch, 0, lambda: OSError(28, "full"), ["link"])
-            with pytest.raises(OSError, match="full"):
-                writer.sync()
-        assert writer.sync() == 1
-        writer.put("b", b"2")
-    with winkfs.open(root) as reader:
-        assert sorted(reader) == ["a", "b"]
-
-
 def test_deletes_outlive_a_sync_that_failed_behind_them(root: str) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt

@@ -6,8 +6,6 @@ import errno
 import json
 import os
 import pickle
-import subprocess
-import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 import datasets
 import pytest
 import stored
+from container_checks import child, run
 from datasets import checkpoints as checkpoints
 from datasets import root as root
 from seam import disk_calls, once
@@ -220,12 +219,7 @@ print(number)
 @pytest.mark.slow
 def test_death_between_any_two_calls_of_a_commit(root: str) -> None:
     datasets.add(root, {"n": b"0"})
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, root], capture_output=True, text=True, timeout=100,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 6
+    assert int(run(KILLED, root)) > 6
 
 
 # --- many at once ---
@@ -245,12 +239,7 @@ for i in range(int(sys.argv[3])):
 @pytest.mark.slow
 def test_racing_committers_all_get_generations_of_their_own(root: str) -> None:
     each, racers = 12, 4
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", RACER, root, f"r{n}", str(each)], env=env,
-                         stdout=subprocess.PIPE, text=True)
-        for n in range(racers)
-    ]  # fmt: skip
+    running = [child(RACER, root, f"r{n}", str(each)) for n in range(racers)]
     outputs = [process.communicate(timeout=100)[0] for process in running]
     assert [process.returncode for process in running] == [0] * racers
     generations = [int(line) for out in outputs for line in out.split()]

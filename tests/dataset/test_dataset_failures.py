@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,8 @@ class Disk:
         """What would be gone or damaged after a power cut, of all that manifests name."""
         paths = [self._root, self._root / "_winkfs"]
         paths += self._root.glob("_winkfs/*.json")
-        with open_log(self._root) as log:
-            for record in log.latest().shards:
-                paths += [(self._root / record.path).parent, self._root / f"{record.path}.data"]
+        for record in Log(str(self._root)).latest().shards:
+            paths += [(self._root / record.path).parent, self._root / f"{record.path}.data"]
         found = []
         for path in dict.fromkeys(paths):
             inode = path.stat().st_ino
@@ -100,11 +99,6 @@ class Disk:
             if path.is_file() and not self._files.get(inode, False):
                 found.append(f"content of {path}")
         return found
-
-
-@contextlib.contextmanager
-def open_log(root: Path) -> Iterator[Log]:
-    yield Log(str(root))
 
 
 def until_done(action: Callable[[], Any], between: Callable[[], Any] = lambda: None) -> None:
@@ -164,11 +158,8 @@ def test_a_commit_does_not_build_on_an_abandoned_one(
     stored.make(tmp_path / "c", {"b": b"2"})
     disk = Disk(monkeypatch, root, 0)
     disk.syncing(os.fsync)
-    for folder in (root.parent, root, root / "_winkfs", *root.glob("2*")):
-        fd = os.open(folder, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
-    for path in [*root.glob("*/*.data"), *root.glob("_winkfs/*.json")]:
+    folders = (root.parent, root, root / "_winkfs", *root.glob("2*"))
+    for path in (*folders, *root.glob("*/*.data"), *root.glob("_winkfs/*.json")):
         fd = os.open(path, os.O_RDONLY)
         os.fsync(fd)
         os.close(fd)
@@ -199,11 +190,15 @@ def test_creation_that_failed_leaves_no_data_set(
     assert stored.files(root) == {}
 
 
-def test_put_after_a_failed_sync_is_refused_with_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_put_after_a_failed_sync_is_refused_with_what_to_do(tmp_path: Path, number: int) -> None:
     root = create(tmp_path / "ds").root
     opened = winkfs.open(root, "a")
     opened.put("a", b"1")
-    with disk_calls(refusing("link")), pytest.raises(OSError, match="Input/output"):
+    with (
+        disk_calls(refusing("link", error=number)),
+        pytest.raises(OSError, match=os.strerror(number)),
+    ):
         opened.sync()
     with pytest.raises(OSError, match="sync again, or abort"):
         opened.put("b", b"2")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import datasets
 import pytest
 import stored
+from container_checks import child
 from datasets import checkpoints as checkpoints
 from datasets import root as root
 from seam import disk_calls, once, once_after
@@ -101,14 +100,11 @@ while time.monotonic() < end:
 
 
 def test_vacuums_beside_writers_lose_nothing_and_do_not_fail(root: str) -> None:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", program, root, name], env=env,
-                         stderr=subprocess.PIPE, text=True)
-        for program, name in ((WRITER, "a"), (WRITER, "b"), (VACUUM, "c"), (VACUUM, "d"))
-    ]  # fmt: skip
-    said = [process.communicate(timeout=120)[1] for process in running]
-    assert [process.returncode for process in running] == [0] * 4, said
+    programs = ((WRITER, "a"), (WRITER, "b"), (VACUUM, "c"), (VACUUM, "d"))
+    running = [child(program, root, name) for program, name in programs]
+    for process in running:
+        process.communicate(timeout=120)
+    assert [process.returncode for process in running] == [0] * 4
     with winkfs.open(root) as opened:
         assert len(opened) == 31
     assert winkfs.verify(root).problems == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from mounting import mounted
 from sparking import SparkSession
 from sparking import spark as spark  # the fixture
@@ -16,7 +17,7 @@ from warcs import DATE, response
 import winkfs
 from winkfs.archive.unpack import unpack
 from winkfs.archive.webnames import apart
-from winkfs.dataset.dataset import Dataset, create
+from winkfs.dataset.dataset import create
 from winkfs.dataset.manifest import Log
 from winkfs.errors import DatasetConflict
 
@@ -43,12 +44,6 @@ ALL = {
 }  # fmt: skip
 
 
-def content(target: Path) -> dict[str, bytes]:
-    with winkfs.open(target) as found:
-        assert isinstance(found, Dataset)
-        return {entry.name: entry.read() for entry in found.scan()}
-
-
 def files_in(folder: Path, names: Sequence[str]) -> list[str]:
     for name, data in FILES.items():
         (folder / f"{name}.warc").write_bytes(data)
@@ -63,14 +58,14 @@ def test_all_captures_are_kept_and_the_newest_has_the_plain_name(
     for names in runs:
         summary = ingest.run(spark, files_in(tmp_path, names), str(tmp_path / "d"))
         total = {key: value + summary[key] for key, value in total.items()}
-    assert content(tmp_path / "d") == ALL
+    assert stored.files(tmp_path / "d") == ALL
     assert total == {"files": 8, "replaced": 1}
     with winkfs.open(tmp_path / "d") as found:
         assert found.getcolumns(S)["url"] == "https://A:443/x"
         assert found.getcolumns("a/x@20240102000000")["url"] == "http://a/x"
     again = ingest.run(spark, files_in(tmp_path, "123"), str(tmp_path / "d"), again=True)
     assert (again["files"], again["replaced"]) == (0, 9)
-    assert content(tmp_path / "d") == ALL
+    assert stored.files(tmp_path / "d") == ALL
 
 
 def test_of_the_latest_captures_one_is_kept_for_each_url(
@@ -81,9 +76,9 @@ def test_of_the_latest_captures_one_is_kept_for_each_url(
     summary = ingest.run(spark, files_in(tmp_path, "13"), target, latest=True)
     assert (summary["files"], summary["replaced"]) == (4, 4)
     wanted = {"a/x": b"5", S: b"s4", "a/y": b"y", "a/index.html": b"i"}
-    assert content(tmp_path / "d") == wanted
+    assert stored.files(tmp_path / "d") == wanted
     assert ingest.run(spark, files_in(tmp_path, "2"), target, latest=True, again=True)["files"] == 0
-    assert content(tmp_path / "d") == wanted
+    assert stored.files(tmp_path / "d") == wanted
 
 
 def test_a_crawl_can_be_unpacked_and_browsed(spark: SparkSession, tmp_path: Path) -> None:
@@ -132,7 +127,7 @@ def test_ingest_appends_to_a_data_set_of_urls_with_a_note(
         old.put("http://a/x", b"old")
     summary = ingest.run(spark, files_in(tmp_path, "1"), str(tmp_path / "d"))
     assert any("named by their URLs" in line for line in summary["lines"])
-    assert content(tmp_path / "d") == {
+    assert stored.files(tmp_path / "d") == {
         "http://a/x": b"old", "a/x": b"3", "a/x@20240101000000": b"1", "a/y": b"y"
     }  # fmt: skip
 
@@ -141,7 +136,7 @@ def test_a_file_that_is_no_capture_keeps_its_name(spark: SparkSession, tmp_path:
     with create(tmp_path / "d") as old:
         old.put("a/y", b"mine")
     ingest.run(spark, files_in(tmp_path, "1"), str(tmp_path / "d"))
-    found = content(tmp_path / "d")
+    found = stored.files(tmp_path / "d")
     assert found["a/y"] == b"mine"
     assert found[apart(b"a/y", b"http://a/y").decode()] == b"y"
 
@@ -160,7 +155,7 @@ def test_another_commit_in_between_loses_no_capture(
     with pytest.raises(DatasetConflict):
         ingest.run(spark, files_in(tmp_path, "12"), str(target))
     ingest.run(spark, files_in(tmp_path, "12"), str(target))
-    assert content(target) == ALL
+    assert stored.files(target) == ALL
 
 
 def test_an_ingest_goes_on_after_a_kill_without_duplicates(
@@ -182,4 +177,4 @@ def test_an_ingest_goes_on_after_a_kill_without_duplicates(
     assert Log(str(target)).newest() == 1 and not list((target / "_pending").iterdir())
     monkeypatch.setattr(ingest, "_settled", real)
     assert ingest.run(spark, paths, str(target), round_bytes=1)["skipped"] == 1
-    assert content(target) == ALL
+    assert stored.files(target) == ALL

@@ -9,6 +9,7 @@ import stored
 from compressed_files import documents, make
 from sparking import SparkSession
 
+import winkfs.spark
 from winkfs.dataset.manifest import Log
 
 pytest.importorskip("pyspark")
@@ -17,8 +18,6 @@ pytestmark = pytest.mark.spark
 
 
 def test_documents_their_sizes_and_references(spark: SparkSession, tmp_path: Path) -> None:
-    import winkfs.spark
-
     files = documents()
     make(tmp_path / "c", files)
     frame = winkfs.spark.read(spark, tmp_path / "c")

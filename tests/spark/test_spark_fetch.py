@@ -9,41 +9,33 @@ from typing import Any
 import numpy as np
 import pytest
 import stored
-from sparkfiles import KINDS, damage, documents, plain, read
+from sparkfiles import KINDS, Kinds, damage, documents, plain, read
+from sparkfiles import kinds as kinds  # a fixture
 from sparking import SparkSession
 
 import winkfs
+import winkfs.spark
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from winkfs.names import to_name  # noqa: E402
-
-pa = pytest.importorskip("pyarrow")
-pytest.importorskip("pyspark")
+from winkfs.spark.reading.fetch import _Fetch  # noqa: E402
 
 pytestmark = pytest.mark.spark
 
 REFS = "name_raw binary, size long, _container string, _contid long, _pos long, _pointer long"
 
 
-@pytest.fixture(scope="module")
-def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("kinds")
-    return {name: make(root / name) for name, make in KINDS.items()}
-
-
 def fetch(rows: list[Any], mode: str = "FAILFAST", batch: int = 1 << 20) -> list[Any]:
     """Rows of REFS with their contents, as a task fetches them."""
-    from winkfs.spark.reading.fetch import _Fetch
-
     given = pa.RecordBatch.from_pylist(rows)
     return [row for found in _Fetch(mode, batch)([given]) for row in found.to_pylist()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [1, 30_000, 1 << 30])
-def test_contents_in_the_order_of_the_rows(kinds: dict[str, Path], kind: str, batch: int) -> None:
+def test_contents_in_the_order_of_the_rows(kinds: Kinds, kind: str, batch: int) -> None:
     rows = read(kinds[kind], REFS)
     np.random.default_rng(3).shuffle(rows)
     found = fetch(rows, batch=batch)
@@ -52,7 +44,7 @@ def test_contents_in_the_order_of_the_rows(kinds: dict[str, Path], kind: str, ba
     assert {row["name_raw"]: row["content"] for row in found} == wanted
 
 
-def test_rows_of_several_containers_and_rows_that_come_twice(kinds: dict[str, Path]) -> None:
+def test_rows_of_several_containers_and_rows_that_come_twice(kinds: Kinds) -> None:
     rows = [row for kind in ("plain", "dataset", "ao") for row in read(kinds[kind], REFS)]
     rows = [rows[i] for i in np.random.default_rng(4).integers(0, len(rows), 900).tolist()]
     contents = {
@@ -106,9 +98,7 @@ def test_a_container_that_was_replaced_is_a_stale_plan(tmp_path: Path) -> None:
         fetch(rows)
 
 
-def test_sort_and_join_then_fetch_in_spark(spark: SparkSession, kinds: dict[str, Path]) -> None:
-    import winkfs.spark
-
+def test_sort_and_join_then_fetch_in_spark(spark: SparkSession, kinds: Kinds) -> None:
     wanted = {name: file.content for name, file in documents(kinds["dataset"]).items()}
     frame = winkfs.spark.read(spark, kinds["dataset"], content="ref")
     ordered = frame.repartitionByRange(3, "size").sortWithinPartitions("size")
@@ -130,8 +120,6 @@ def test_sort_and_join_then_fetch_in_spark(spark: SparkSession, kinds: dict[str,
 
 def test_errors_of_a_read_stay_in_a_fetch(spark: SparkSession, tmp_path: Path) -> None:
     """A row without a reference, of a damaged inode, keeps its reason."""
-    import winkfs.spark
-
     base = plain(tmp_path / "c")
     data = tmp_path / "c.data"
     stored.flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
@@ -143,9 +131,7 @@ def test_errors_of_a_read_stay_in_a_fetch(spark: SparkSession, tmp_path: Path) -
     assert winkfs.spark.fetch_content(frame, mode="DROPMALFORMED").count() == frame.count() - 1
 
 
-def test_wrong_calls_are_one_clear_line(spark: SparkSession, kinds: dict[str, Path]) -> None:
-    import winkfs.spark
-
+def test_wrong_calls_are_one_clear_line(spark: SparkSession, kinds: Kinds) -> None:
     frame = winkfs.spark.read(spark, kinds["plain"], content="ref")
     for wrong, line in [
         (lambda: winkfs.spark.fetch_content(frame.drop("_pos")), "needs the column _pos"),

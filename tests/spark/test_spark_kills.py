@@ -10,8 +10,8 @@ import pytest
 from cluster_jobs import document, expected, stored
 from clusters import Cluster, executor_of, kill, wait_for
 from drivers import HALF, PATIENCE, Driver, driver, go
-from stored import make
 from test_spark_cluster import clean
+from test_spark_cluster import corpus as corpus  # a fixture
 
 import winkfs
 from winkfs.cli import main
@@ -32,12 +32,6 @@ def spark_on(cluster: Cluster, cluster_driver: Driver) -> Driver:
     """With all workers, whatever the test before has done."""
     cluster.complete()
     return cluster_driver
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    base = tmp_path_factory.mktemp("corpus") / "corpus"
-    return make(base, map(document, range(1500)), ao=True)  # a stream can read it
 
 
 @pytest.fixture(autouse=True)

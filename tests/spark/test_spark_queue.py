@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import stored
 from sparking import DataFrame, SparkSession, application
-from test_spark_stream import PATIENCE, contents, limits, pour, tail, wait_for, written
+from test_spark_stream import PATIENCE, limits, pour, tail, wait_for, written
 from warm import PACKAGES
 
 from winkfs.dataset.manifest import is_dataset
@@ -91,11 +91,11 @@ def test_batches_are_ranges_of_ids_and_go_on_from_the_checkpoint(
     with Queue(path, "a") as queue:
         queue.pop_many(30)  # whoever has read them, they are there
     assert pour(follow(spark, path, maxFilesPerTrigger=100), root, check) == [100, 100, 50]
-    assert contents(root) == files
+    assert stored.files(root) == files
     files |= push(path, 70)
     assert pour(follow(spark, path, maxBytesPerTrigger=1000), root, check) != []
     assert pour(follow(spark, path), root, check) == []
-    assert contents(root) == files and set(written(root).values()) == {1}
+    assert stored.files(root) == files and set(written(root).values()) == {1}
     offset = (check / "offsets/2").read_text().splitlines()[-1]
     assert json.loads(offset) == {"id": 251, "first": 1}
     whole = follow(spark, path, startingOffset=300)
@@ -104,7 +104,7 @@ def test_batches_are_ranges_of_ids_and_go_on_from_the_checkpoint(
     assert pour(latest, tmp_path / "c", tmp_path / "check3") == []
     new = push(path, 5)
     assert pour(latest, tmp_path / "c", tmp_path / "check3") == [5]
-    assert contents(tmp_path / "c") == new
+    assert stored.files(tmp_path / "c") == new
 
 
 def test_what_was_removed_before_it_was_read_ends_the_stream(
@@ -121,9 +121,9 @@ def test_what_was_removed_before_it_was_read_ends_the_stream(
     line = "messages 51 to 300 are not there any more.*failOnDataLoss=false"
     with pytest.raises(Exception, match=line):
         pour(follow(spark, path), root, check)
-    assert contents(root) == files
+    assert stored.files(root) == files
     assert pour(follow(spark, path, failOnDataLoss="false"), root, check) == [50]
-    assert sorted(map(int, contents(root))) == [*range(1, 51), *range(301, 351)]
+    assert sorted(map(int, stored.files(root))) == [*range(1, 51), *range(301, 351)]
 
 
 def _runs(path: Path) -> list[Any]:
@@ -240,19 +240,19 @@ def test_a_stream_takes_each_message_once_beside_other_consumers(
         with others(path) as end:
             for _ in range(3):
                 query = writer.start(str(root))
-                before = len(contents(root)) if is_dataset(root) else 0
-                wait_for(lambda: is_dataset(root) and len(contents(root)) > before, query)  # noqa: B023
+                before = len(stored.files(root)) if is_dataset(root) else 0
+                wait_for(lambda: is_dataset(root) and len(stored.files(root)) > before, query)  # noqa: B023
                 query.stop()
                 Path(f"{path}.read").write_text(str(committed(check)))
             query = writer.start(str(root))
             end()
         with Queue(path) as queue:
             last = queue.next_id - 1
-        wait_for(lambda: len(contents(root)) >= last, query)
+        wait_for(lambda: len(stored.files(root)) >= last, query)
     finally:
         if query is not None:
             query.stop()
-    found = contents(root)
+    found = stored.files(root)
     assert sorted(map(int, found)) == list(range(1, last + 1)) and last > 1000
     assert all(body.startswith(b"needle") for body in found.values())
     assert set(written(root).values()) == {1}
@@ -300,7 +300,7 @@ def test_ingest_takes_what_is_new(path: Path, tmp_path: Path) -> None:
     more = sum(map(len, new.values()))
     first, second, _ = done.stdout.splitlines()
     assert (first, second) == (f"80 {more} 1 2 0", "0 0 3 0 0"), done.stderr[-3000:]
-    assert contents(tmp_path / "out") == files | new
+    assert stored.files(tmp_path / "out") == files | new
 
 
 def test_ingest_of_a_new_queue_in_the_same_place(path: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -29,10 +28,6 @@ def save(frame: DataFrame, root: Path, mode: str = "append", **options: str) -> 
     frame.write.format("winkfs").mode(mode).options(**options).save(str(root))
 
 
-def contents(root: Path, **how: Any) -> dict[str, bytes]:
-    return stored.files(root, **how)
-
-
 def everything(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
@@ -49,7 +44,7 @@ def test_rows_are_in_the_data_set_and_come_back(
 ) -> None:
     files = {f"d{i % 7}/{i}": b"%d" % i * (i % 300) for i in range(3000)}
     save(rows(spark, files, 3), root)
-    assert contents(root) == files
+    assert stored.files(root) == files
     with winkfs.open(root) as opened:
         newest = next(iter(opened.history()))
     assert newest.operation == "append"
@@ -57,7 +52,7 @@ def test_rows_are_in_the_data_set_and_come_back(
     assert newest.metrics["content"] == sum(map(len, files.values()))
     back = spark.read.format("winkfs").load(str(root))
     save(back, tmp_path / "copy")  # with size and mtime, as the source has them
-    assert contents(tmp_path / "copy") == files
+    assert stored.files(tmp_path / "copy") == files
     with winkfs.open(root) as one, winkfs.open(tmp_path / "copy") as two:
         assert one.stat("d0/0").mtime_ns // 1000 == two.stat("d0/0").mtime_ns // 1000
 
@@ -67,14 +62,14 @@ def test_append_adds_overwrite_replaces_and_readers_keep_theirs(
 ) -> None:
     save(rows(spark, {"a": b"1", "b": b"1"}), root)
     save(rows(spark, {"b": b"2", "c": b"2"}), root)
-    assert contents(root) == {"a": b"1", "b": b"2", "c": b"2"}
+    assert stored.files(root) == {"a": b"1", "b": b"2", "c": b"2"}
     with winkfs.open(root) as before:
         save(rows(spark, {"z": b"3"}), root, "overwrite")
         assert before.read("a") == b"1"
-    assert contents(root) == {"z": b"3"}
-    assert contents(root, as_of=2) == {"a": b"1", "b": b"2", "c": b"2"}
+    assert stored.files(root) == {"z": b"3"}
+    assert stored.files(root, as_of=2) == {"a": b"1", "b": b"2", "c": b"2"}
     save(rows(spark, {"z": b"3"}).where("path = 'none'"), root, "overwrite")
-    assert contents(root) == {}
+    assert stored.files(root) == {}
 
 
 def test_empty_partitions_make_no_shard(spark: SparkSession, root: Path) -> None:
@@ -82,7 +77,7 @@ def test_empty_partitions_make_no_shard(spark: SparkSession, root: Path) -> None
     assert len(list(root.glob("*/*.data"))) == 1
     before = everything(root)
     save(rows(spark, {"a": b"1"}).where("path = 'none'"), root)
-    assert contents(root) == {"a": b"1"}
+    assert stored.files(root) == {"a": b"1"}
     assert all(path.startswith("_winkfs/") for path in everything(root) - before)
 
 
@@ -117,7 +112,7 @@ def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_pat
         assert said in refused(frame, where, mode, **options)
     assert everything(tmp_path) == before
     save(good.selectExpr("*", "1 as rank"), root, ignoreExtra="true")
-    assert contents(root) == {"a": b"1"}
+    assert stored.files(root) == {"a": b"1"}
 
 
 def test_a_job_that_fails_leaves_the_folder_as_it_was(spark: SparkSession, root: Path) -> None:
@@ -128,7 +123,7 @@ def test_a_job_that_fails_leaves_the_folder_as_it_was(spark: SparkSession, root:
     )
     assert "p3999: the content is null" in refused(frame, root)
     assert "p3999: the content is null" in refused(frame, root, "overwrite")
-    assert everything(root) == before and contents(root) == {"a": b"1"}
+    assert everything(root) == before and stored.files(root) == {"a": b"1"}
 
 
 def test_on_conflict_error_ends_the_job(spark: SparkSession, root: Path) -> None:
@@ -138,7 +133,7 @@ def test_on_conflict_error_ends_the_job(spark: SparkSession, root: Path) -> None
     assert "two tasks have this path" in refused(frame, root, onConflict="error")
     assert "the data set has this file" in refused(rows(spark, {"a": b"2"}), root,
                                                    onConflict="error")  # fmt: skip
-    assert everything(root) == before and contents(root) == {"a": b"1"}
+    assert everything(root) == before and stored.files(root) == {"a": b"1"}
 
 
 FAILS_ONCE = """
@@ -166,7 +161,7 @@ frame.mapInArrow(fail_first, frame.schema).write.format("winkfs").mode("append")
 def test_failed_and_repeated_tasks_change_nothing(root: Path) -> None:
     done = application(FAILS_ONCE, root, master="local[2,3]")  # a task may fail twice
     assert done.returncode == 0, done.stderr[-3000:]
-    assert contents(root) == {f"p{i}": b"%d" % i * 300 for i in range(4000)}
+    assert stored.files(root) == {f"p{i}": b"%d" % i * 300 for i in range(4000)}
     assert not list((root / "_pending").iterdir())
     attempts = {path.name[:7] for path in root.glob("*/*.data")}
     assert attempts == {"00000-1", "00001-0", "00002-1", "00003-0"}

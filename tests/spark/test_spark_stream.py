@@ -58,10 +58,6 @@ def pour(frame: DataFrame, root: Path, checkpoint: Path, **options: str) -> list
     return [progress["numInputRows"] for progress in query.recentProgress if progress.numInputRows]
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    return stored.files(root)
-
-
 def written(root: Path) -> Counter[str]:
     """How often a file of each name stands in the shards."""
     found: Counter[str] = Counter()
@@ -97,18 +93,19 @@ def test_batches_keep_the_limit_and_go_on_from_the_checkpoint(
     source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
     files = log(source, 0, 250)
     assert pour(tail(spark, source, maxFilesPerTrigger=100), root, checkpoint) == [100, 100, 50]
-    assert contents(root) == files
+    assert stored.files(root) == files
     files |= log(source, 250, 300)
     assert pour(tail(spark, source, maxFilesPerTrigger=100), root, checkpoint) == [50]
     assert pour(tail(spark, source, maxFilesPerTrigger=100), root, checkpoint) == []
-    assert contents(root) == files and set(written(root).values()) == {1}
+    assert stored.files(root) == files and set(written(root).values()) == {1}
     assert [batch for _, batch in batches(root)] == [0, 1, 2, 3]
     assert len({query for query, _ in batches(root)}) == 1
     # The data set is a source in turn: what is there, by bytes; of its columns some.
     frame = tail(spark, root, maxBytesPerTrigger=2000, glob="f00*").select("path", "content")
     copied = pour(frame, tmp_path / "copy", tmp_path / "check2")
     assert len(copied) > 2
-    assert contents(tmp_path / "copy") == {n: d for n, d in files.items() if n.startswith("f00")}
+    chosen = {name: data for name, data in files.items() if name.startswith("f00")}
+    assert stored.files(tmp_path / "copy") == chosen
 
 
 def test_latest_begins_with_what_comes(spark: SparkSession, tmp_path: Path) -> None:
@@ -118,7 +115,7 @@ def test_latest_begins_with_what_comes(spark: SparkSession, tmp_path: Path) -> N
     pour(frame, root, checkpoint)
     new = log(source, 10, 20)
     pour(frame, root, checkpoint)
-    assert contents(root) == new
+    assert stored.files(root) == new
 
 
 def test_a_failed_first_batch_is_repeated_over_a_grown_source(
@@ -179,7 +176,7 @@ def test_a_tail_follows_another_process_into_two_queries(
         expected |= {f"0/g{n}/{i}": b"%d" % i for n in range(40) for i in range(25)}
         expected |= {"1/start": b"1"} | {f"1/more{n}": b"2" for n in range(3)}
         for query in queries:
-            wait_for(lambda: is_dataset(root) and contents(root) == expected, query)
+            wait_for(lambda: is_dataset(root) and stored.files(root) == expected, query)
     finally:
         for query in queries:
             query.stop()
@@ -195,10 +192,10 @@ def test_a_batch_that_fails_leaves_nothing_and_comes_again(
     bad = "case when path = 'f0077' then null else content end content"
     with pytest.raises(Exception, match="f0077: the content is null"):
         pour(tail(spark, source).selectExpr("path", bad), root, checkpoint)
-    assert contents(root) == {} and no_leftovers(root)
+    assert stored.files(root) == {} and no_leftovers(root)
     assert {path.name for path in root.iterdir()} == {"_pending", "_winkfs"}
     pour(tail(spark, source), root, checkpoint)
-    assert contents(root) == files
+    assert stored.files(root) == files
 
 
 def test_complete_mode_replaces_what_was_there(spark: SparkSession, tmp_path: Path) -> None:
@@ -211,7 +208,7 @@ def test_complete_mode_replaces_what_was_there(spark: SparkSession, tmp_path: Pa
         writer = writer.option("checkpointLocation", str(checkpoint))
         query = writer.trigger(availableNow=True).start(str(root))
         assert query.awaitTermination(PATIENCE)
-        assert contents(root) == {"count": expected}
+        assert stored.files(root) == {"count": expected}
         log(source, 10, 30)
 
 
@@ -280,10 +277,10 @@ def test_a_driver_killed_after_its_commit_doubles_nothing(
     files = log(source, 0, 100)
     done = application(DIES, source, root, checkpoint, "after 2")
     assert done.returncode != 0
-    assert contents(root) == dict(list(files.items())[:60])
+    assert stored.files(root) == dict(list(files.items())[:60])
     again = pour(tail(spark, source, maxFilesPerTrigger=20), root, checkpoint)
     assert again == [20, 20, 20]  # Spark does not know that the first of them was committed
-    assert contents(root) == files
+    assert stored.files(root) == files
     assert set(written(root).values()) == {1}
     assert [batch for _, batch in batches(root)] == [0, 1, 2, 3, 4]
     assert no_leftovers(root) and not winkfs.verify(root).problems
@@ -302,9 +299,9 @@ def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(
         files |= log(source, 400 * number, 400 * (number + 1))
         when = {2: "before", 4: "after"}.get(number, "any")  # a batch, or seconds
         application(DIES, source, root, checkpoint, f"{when} {random.randrange(1, 20)}")
-        have = contents(root) if is_dataset(root) else {}  # killed before it made one
+        have = stored.files(root) if is_dataset(root) else {}  # killed before it made one
         assert have == dict(list(files.items())[: len(have)])
     done = application(DIES, source, root, checkpoint, "never")
     assert done.returncode == 0, done.stderr[-3000:]
-    assert contents(root) == files and set(written(root).values()) == {1}
+    assert stored.files(root) == files and set(written(root).values()) == {1}
     assert no_leftovers(root) and not winkfs.verify(root).problems

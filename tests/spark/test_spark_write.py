@@ -6,7 +6,7 @@ import errno
 import mmap
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import stored
 from compressed_files import document
+from container_checks import one_line
 
 import winkfs
 from winkformats.disk import pagecache
@@ -54,8 +55,15 @@ def put(root: Path, *batches: Any, job: Transaction | None = None, **options: st
     return sink.publish(job, [written], asked)
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    return stored.files(root)
+def task(job: Transaction, rows: Iterable[Any], **options: str) -> Any:
+    """Write batches with a path and a content as one task of a job."""
+    asked = SinkOptions.of({"path": job.root, **options})
+    inputs = Inputs.of([("path", "string"), ("content", "binary")])
+    return sink.write_task(iter(rows), job, inputs, asked)
+
+
+def publish(job: Transaction, tasks: list[Any], **options: str) -> int:
+    return sink.publish(job, tasks, SinkOptions.of({"path": job.root, **options}))
 
 
 def shards(root: Path) -> list[Path]:
@@ -83,7 +91,7 @@ def test_rows_become_files_with_the_values_of_their_columns(root: Path) -> None:
         mtime=pa.array([MOMENT + 1, MOMENT + 2, MOMENT + 3, MOMENT + 4], pa.int64()),
         size=pa.array([0, 0, 0, 0], pa.int64()),
     ))  # fmt: skip
-    assert contents(root) == {"a/1": b"one", "a/2": b"", "b\\c": b"x" * 3_000_000, "ü": b"four"}
+    assert stored.files(root) == {"a/1": b"one", "a/2": b"", "b\\c": b"x" * 3_000_000, "ü": b"four"}
     with winkfs.open(root) as files:
         stats = {name: files.stat(name) for name in ("a/1", "a/2", "b\\c", "ü")}
     assert [s.mtime_ns - MOMENT for s in stats.values()] == [1, 2, 3, 4]
@@ -99,7 +107,7 @@ def test_contents_are_compressed_where_that_is_asked_for(root: Path, ao: str) ->
     files = {f"{i:03}": document(i) for i in range(200)} | {"random": os.urandom(3000)}
     columns = batch(path=list(files), content=pa.array(list(files.values()), pa.binary()))
     put(root, columns, compress="zstd", ao=ao)
-    assert contents(root) == files
+    assert stored.files(root) == files
     assert sum(path.stat().st_size for path in shards(root)) < sum(map(len, files.values())) // 2
     assert not winkfs.verify(root).problems
     with pytest.raises(ValueError, match=r"it takes zstd, zstd:LEVEL"):
@@ -117,7 +125,7 @@ def test_what_a_data_set_is_compressed_with_goes_for_the_sink(root: Path) -> Non
     put(root, rows(2), job=join(root, "append", "stream-q-0-r"))
     put(root, rows(3), compress="none")
     put(root, rows(4), compress="zstd:7")
-    assert contents(root) == {f"{i}": document(i) for i in range(5)}
+    assert stored.files(root) == {f"{i}": document(i) for i in range(5)}
     levels = [record.level for record in Log(str(root)).latest().shards]
     assert levels == [3, 3, 3, 0, 7]
     put(root, rows(5), job=begin(root, "overwrite"))
@@ -132,11 +140,10 @@ def test_slices_of_arrow_buffers_are_cut_where_they_begin(root: Path, large: boo
         path=pa.array([f"p{i}" for i in range(5000)], text),
         content=pa.array([b"%d" % i * (i % 50) for i in range(5000)], data),
     )
-    asked = SinkOptions.of({"path": str(root)})
-    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
-    parts = iter([whole.slice(7, 2993), whole.slice(3000, 1999), whole.slice(0, 0)])
-    sink.publish(job, [sink.write_task(parts, job, inputs, asked)], asked)
-    assert contents(root) == {f"p{i}": b"%d" % i * (i % 50) for i in range(7, 4999)}
+    job = begin(root)
+    parts = [whole.slice(7, 2993), whole.slice(3000, 1999), whole.slice(0, 0)]
+    publish(job, [task(job, parts)])
+    assert stored.files(root) == {f"p{i}": b"%d" % i * (i % 50) for i in range(7, 4999)}
 
 
 def test_names_that_are_no_text_come_back(root: Path) -> None:
@@ -181,7 +188,7 @@ def test_a_row_that_is_no_file_is_named_and_nothing_stays(
     before = everything(root)
     with pytest.raises((ValueError, OSError)) as error:
         put(root, batch(**columns), job=job)
-    assert said in str(error.value) and "\n" not in str(error.value)
+    one_line(error.value, said)
     assert everything(root) == before
 
 
@@ -242,7 +249,7 @@ def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: 
 def test_a_wrong_option_is_reported_in_one_line(options: dict[str, str], line: str) -> None:
     with pytest.raises(ValueError) as error:
         SinkOptions.of({"path": "/tmp/x"} | options)
-    assert line in str(error.value) and "\n" not in str(error.value)
+    one_line(error.value, line)
 
 
 # --- shards -------------------------------------------------------------------------------------
@@ -259,7 +266,7 @@ def test_the_catalog_is_written_from_what_the_writer_knows(root: Path) -> None:
 
 def test_a_task_without_rows_makes_no_shard(root: Path) -> None:
     put(root, batch(path=pa.array([], pa.string()), content=pa.array([], pa.binary())))
-    assert shards(root) == [] and contents(root) == {}
+    assert shards(root) == [] and stored.files(root) == {}
 
 
 def test_a_full_shard_is_followed_by_another(root: Path) -> None:
@@ -267,7 +274,7 @@ def test_a_full_shard_is_followed_by_another(root: Path) -> None:
     put(root, batch(path=list(rows), content=list(rows.values())), maxShardBytes="6m")
     assert len(shards(root)) == 5
     assert max(data.stat().st_size for data in shards(root)) <= 6 << 20
-    assert contents(root) == rows
+    assert stored.files(root) == rows
 
 
 @pytest.mark.parametrize("memory", [1 << 30, 1])  # 1: through the scratch file
@@ -290,10 +297,10 @@ def test_append_only_shards_are_in_order_of_mtime(
 
 def test_append_only_without_times_takes_rows_as_they_come(root: Path) -> None:
     put(root, batch(path=["b", "a"], content=[b"1", b"2"]), ao="true")
-    assert contents(root) == {"b": b"1", "a": b"2"}
+    assert stored.files(root) == {"b": b"1", "a": b"2"}
     times = pa.array([MOMENT, None, MOMENT - 5], pa.int64())
     put(root, batch(path=["x", "now", "z"], content=[b"1", b"2", b"3"], mtime=times), ao="true")
-    assert contents(root) == {"b": b"1", "a": b"2", "x": b"1", "now": b"2", "z": b"3"}
+    assert stored.files(root) == {"b": b"1", "a": b"2", "x": b"1", "now": b"2", "z": b"3"}
 
 
 # --- names that come twice ----------------------------------------------------------------------
@@ -302,7 +309,7 @@ def test_append_only_without_times_takes_rows_as_they_come(root: Path) -> None:
 def test_the_last_row_of_a_name_counts(root: Path) -> None:
     put(root, batch(path=["a", "b", "a"], content=[b"1", b"2", b"3"]))
     put(root, batch(path=["b"], content=[b"new"]))
-    assert contents(root) == {"a": b"3", "b": b"new"}
+    assert stored.files(root) == {"a": b"3", "b": b"new"}
 
 
 def test_on_conflict_error_finds_names_in_tasks_and_the_data_set(
@@ -312,61 +319,55 @@ def test_on_conflict_error_finds_names_in_tasks_and_the_data_set(
     put(root, batch(path=["a", "gone"], content=[b"1", b"1"]), **strict)
     stored.change(root, {"gone": None})
     put(root, batch(path=["gone"], content=[b"again"]), **strict)  # a deleted name is free
-    before = contents(root)
+    before = stored.files(root)
     with pytest.raises(FileExistsError, match="two rows of a task have this path"):
         put(root, batch(path=["x", "y", "x"], content=[b"1", b"2", b"3"]), **strict)
     with pytest.raises(FileExistsError, match="the data set has this file"):
         put(root, batch(path=["new", "a"], content=[b"1", b"2"]), **strict)
-    asked = SinkOptions.of({"path": str(root), **strict})
-    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
+    job = begin(root)
     rows = [batch(path=["t", f"t{i}"], content=[b"1", b"2"]) for i in range(2)]
-    written = [sink.write_task(iter([row]), job, inputs, asked) for row in rows]
+    written = [task(job, [row], **strict) for row in rows]
     with pytest.raises(FileExistsError, match="two tasks have this path"):
-        sink.publish(job, written, asked)
+        publish(job, written, **strict)
     job.abort()
-    assert contents(root) == before
+    assert stored.files(root) == before
 
 
 def test_on_conflict_error_sees_commits_during_the_job(root: Path) -> None:
-    asked = SinkOptions.of({"path": str(root), "onConflict": "error"})
-    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
-    late = sink.write_task(iter([batch(path=["a"], content=[b"2"])]), job, inputs, asked)
+    job = begin(root)
+    late = task(job, [batch(path=["a"], content=[b"2"])], onConflict="error")
     put(root, batch(path=["a"], content=[b"1"]))
     with pytest.raises(FileExistsError, match="the data set has this file"):
-        sink.publish(job, [late], asked)
+        publish(job, [late], onConflict="error")
 
 
 # --- attempts -----------------------------------------------------------------------------------
 
 
 def test_an_attempt_that_lives_on_after_the_commit_cannot_write(root: Path) -> None:
-    asked = SinkOptions.of({"path": str(root)})
-    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
-    row = batch(path=["a"], content=[b"1"])
-    won = sink.write_task(iter([row]), job, inputs, asked)
+    job, row = begin(root), batch(path=["a"], content=[b"1"])
+    won = task(job, [row])
 
     def rows() -> Iterator[Any]:
         yield row
-        sink.publish(job, [won], asked)
+        publish(job, [won])
         yield batch(path=[f"z{i}" for i in range(3000)], content=[b"z" * 2000] * 3000)
 
     with pytest.raises(OSError):
-        sink.write_task(rows(), job, inputs, asked)
+        task(job, rows())
     with pytest.raises(StalePlan):
-        sink.write_task(iter([row]), job, inputs, asked)
+        task(job, [row])
     with pytest.raises(StalePlan):
         join(root, "append", job.job)
-    assert contents(root) == {"a": b"1"}
+    assert stored.files(root) == {"a": b"1"}
     assert len(shards(root)) == 1 and not list((root / "_pending").iterdir())
 
 
 def test_what_losing_attempts_wrote_is_swept(root: Path) -> None:
-    asked = SinkOptions.of({"path": str(root)})
-    job, inputs = begin(root), Inputs.of([("path", "string"), ("content", "binary")])
-    row = batch(path=["a"], content=[b"1"])
-    lost, won = (sink.write_task(iter([row]), job, inputs, asked) for _ in range(2))
+    job, row = begin(root), batch(path=["a"], content=[b"1"])
+    lost, won = (task(job, [row]) for _ in range(2))
     assert lost.records != won.records
-    sink.publish(job, [won, None], asked)
+    publish(job, [won, None])
     assert len(shards(root)) == 1 and not list((root / "_pending").iterdir())
 
 
@@ -388,7 +389,7 @@ def test_a_full_disk_fails_the_task_and_leaves_nothing(tmp_path: Path) -> None:
         assert error.value.errno == errno.ENOSPC
         assert everything(root) == before
         job.abort()
-        assert contents(root) == {"kept": b"1"}
+        assert stored.files(root) == {"kept": b"1"}
     finally:
         subprocess.check_call(["umount", "-l", folder])
 
