@@ -10,9 +10,9 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import applications
 import jvm
@@ -74,6 +74,21 @@ def spark() -> Iterator[SparkSession]:
         winkfs.spark.register(session)  # by its name alone: test_spark_found
         yield session
         session.stop()
+
+
+def save(frame: DataFrame, root: str | Path, mode: str = "append", **options: str) -> None:
+    frame.write.format("winkfs").mode(mode).options(**options).save(str(root))
+
+
+def load(spark: SparkSession, path: str | Path, **options: str) -> DataFrame:
+    return spark.read.format("winkfs").options(**options).load(str(path))
+
+
+def refusal(action: Callable[..., object], *arguments: Any, **options: Any) -> str:
+    """Return the text of what a call of Spark raises."""
+    with pytest.raises(Exception) as caught:
+        action(*arguments, **options)
+    return str(caught.value)
 
 
 def application(

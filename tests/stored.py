@@ -40,6 +40,11 @@ def read(path: str | Path, name: str | bytes, **how: Any) -> bytes:
         return opened.read(name)
 
 
+def paths(folder: str | Path) -> set[str]:
+    """Return the paths of all that is below a folder, relative to it."""
+    return {str(path.relative_to(folder)) for path in Path(folder).rglob("*")}
+
+
 def flip(path: str | Path, *places: int, bits: int = 1) -> None:
     """Flip the same bits of the bytes at these places of a file."""
     data = bytearray(Path(path).read_bytes())

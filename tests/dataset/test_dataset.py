@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -14,6 +14,7 @@ from constants import shrink
 from datasets import root as root
 from openfiles import opened
 from seam import Call, disk_calls, once
+from threaded import in_threads
 
 import winkfs
 from winkfs.dataset.transaction import begin
@@ -169,20 +170,13 @@ def test_more_shards_than_are_kept_open(root: str, monkeypatch: pytest.MonkeyPat
 def test_threads_share_a_reader(root: str) -> None:
     for n in range(4):
         datasets.add(root, {f"{n}/{i}": b"%d" % i for i in range(50)})
-    wrong: list[int] = []
     with winkfs.open(root) as reader:
 
         def work(n: int) -> None:
             for i in range(50):
-                if reader.read(f"{n}/{i}") != b"%d" % i:
-                    wrong.append(i)
+                assert reader.read(f"{n}/{i}") == b"%d" % i
 
-        threads = [threading.Thread(target=work, args=(n % 4,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert wrong == []
+        in_threads(*(partial(work, n % 4) for n in range(8)))
 
 
 def test_closed_data_set_refuses(root: str) -> None:

@@ -26,11 +26,6 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, Refusal, StalePlan
 
-
-def everything(root: str) -> set[str]:
-    return {str(path.relative_to(root)) for path in Path(root).rglob("*")}
-
-
 # --- one commit ---
 
 
@@ -87,12 +82,12 @@ def test_names_that_are_no_names_of_jobs(root: str, name: str) -> None:
 
 
 def test_abort_leaves_nothing(root: str) -> None:
-    before = everything(root)
+    before = stored.paths(root)
     job = begin(root)
     datasets.sealed(job, {"a": b"1"})
     job.abort()
     job.abort()
-    assert everything(root) == before
+    assert stored.paths(root) == before
 
 
 def test_abort_after_the_commit_removes_nothing(root: str) -> None:
@@ -148,7 +143,7 @@ def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
     datasets.add(root, {"a": b"old"})
     for number in range(200):
         content, newest = stored.files(root), Log(root).newest()
-        before = everything(root)
+        before = stored.paths(root)
         job = begin(root)
         record = datasets.sealed(job, {"a": b"%d" % number})
         with pytest.MonkeyPatch.context() as patch:
@@ -161,7 +156,7 @@ def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
                 assert error.errno == errno.ENOSPC
         if Log(root).newest() == newest:
             job.abort()
-            more = everything(root) ^ before
+            more = stored.paths(root) ^ before
             assert more <= {f"_winkfs/{newest:020}.copy"}  # of a commit that was made durable late
             assert stored.files(root) == content
     else:

@@ -11,6 +11,7 @@ import commands
 import datasets
 import pytest
 import stored
+from commands import run as run  # a fixture
 from constants import shrink
 
 import winkfs
@@ -19,8 +20,6 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.mounting.dataset import DatasetSource
 from winkfs.mounting.datasetnames import MergedOrder
 from winkfs.names import to_bytes
-
-run = commands.run  # a fixture
 
 pytestmark = pytest.mark.in_memory
 
@@ -132,6 +131,7 @@ def test_clash_with_what_came_is_counted(
     view.close()
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("open_at_once", [100, 1])
 @pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("shards", [1, 2, 5])
@@ -145,7 +145,6 @@ def test_rows_of_all_shards_are_one_list(
 ) -> None:
     """Names, what is known of them, and what `ls` prints, beside a dictionary; with a catalog that
     is damaged, and where the shards are too many to be open at once, too."""
-    shrink(monkeypatch, "the catalog", block=5)
     shrink(monkeypatch, "a data set", open=open_at_once)
     chance, root = random.Random(shards), str(tmp_path / "set")
     wanted: dict[str, tuple[int, int, int | None]] = {}  # size, mtime, mode

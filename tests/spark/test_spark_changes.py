@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import stored
-from sparking import SparkSession
+from sparking import SparkSession, save
 
 import winkfs
 import winkfs.spark
@@ -179,7 +179,7 @@ def test_changes_of_each_commit(spark: SparkSession, root: Path) -> None:
         files.put("e", b"new", columns={"lang": "en"})
     compact(root)  # changes no file
     frame = spark.createDataFrame([("z", b"only")], "path string, content binary")
-    frame.write.format("winkfs").mode("overwrite").save(str(root))
+    save(frame, root, "overwrite")
     first = [(1, "put", f"d/{i:02}") for i in range(20)]
     second = [(2, "delete", "d/00"), (2, "put", "d/01"), (2, "put", "e")]
     gone = sorted({f"d/{i:02}" for i in range(1, 20)} | {"e"})

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import stored
 from mounting import mounted, need, run, winkfs_command
-from sparking import DataFrame, SparkSession
+from sparking import DataFrame, SparkSession, load, refusal, save
 from typed_files import DAY, EDGES, SCHEMA, assert_answers, files, known, make, nulls, same
 
 import winkfs
@@ -64,14 +64,6 @@ def frame(spark: SparkSession, count: int, start: int = 0, partitions: int = 2) 
     return made.repartition(partitions)
 
 
-def save(rows: DataFrame, root: Path, mode: str = "append", **options: str) -> None:
-    rows.write.format("winkfs").mode(mode).options(**options).save(str(root))
-
-
-def load(spark: SparkSession, path: Path, **options: str) -> DataFrame:
-    return spark.read.format("winkfs").options(**options).load(str(path))
-
-
 def plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.astimezone(UTC)
@@ -90,12 +82,6 @@ def assert_read(rows: DataFrame, wanted: dict[str, dict[str, Any]]) -> None:
     assert found.keys() == wanted.keys()
     for name, one in wanted.items():
         assert same(found[name], one), name
-
-
-def refused(call: Any) -> str:
-    with pytest.raises(Exception) as caught:
-        call()
-    return str(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PySpark 4.3 of pandas 3
@@ -270,30 +256,30 @@ def test_wrong_options_are_reported_in_one_line(spark: SparkSession, root: Path)
     save(spark.createDataFrame([("a", b"", 1, "x")], ddl), root)
     for where, what in (("n = ", "a value at its end"), ("zz = 1", "no column 'zz'"),
                         ("n = 'x'", "n is int64"), ("", "name of a column")):  # fmt: skip
-        assert what in refused(lambda where=where: load(spark, root, where=where).collect())
+        assert what in refusal(lambda where=where: load(spark, root, where=where).collect())
     for schema, what in (("n string", "n is bigint"), ("zz int", "no column 'zz'")):
         reader = spark.read.format("winkfs").schema(f"path string, {schema}")
-        assert what in refused(lambda reader=reader: reader.load(str(root)).collect())
-    assert "no column 'zz'" in refused(lambda: load(spark, root, columns="path,zz").collect())
+        assert what in refusal(lambda reader=reader: reader.load(str(root)).collect())
+    assert "no column 'zz'" in refusal(lambda: load(spark, root, columns="path,zz").collect())
     for kind, what in (("map<string,int>", "is map<string,int>"), ("date", "is date"),
                        ("decimal(9,2)", "is decimal(9,2)"),
                        ("array<int>", "is array<int>")):  # fmt: skip
         rows = spark.createDataFrame([("a", b"", None)], f"path string, content binary, n {kind}")
-        assert what in refused(lambda rows=rows: save(rows, root))
+        assert what in refusal(save, rows, root)
     for name in ("`a b`", "`1`", "_pos", "N", "S"):
         rows = spark.createDataFrame(
             [("b", b"", "x")], f"path string, content binary, {name} string"
         )
-        said = refused(lambda rows=rows: save(rows, root))
+        said = refusal(save, rows, root)
         assert name.strip("`") in said
         assert "rename" in said
     rows = spark.createDataFrame(
         [("b", b"", ["x"]), ("c d", b"", ["x", None])],
         "path string, content binary, l array<string>",
     )
-    assert "c d: column l: a list with a null in it" in refused(lambda: save(rows, root))
+    assert "c d: column l: a list with a null in it" in refusal(save, rows, root)
     rows = spark.createDataFrame([("b", b"", "x")], "path string, content binary, n string")
-    assert "column 'n' is bigint in the data set, not string" in refused(lambda: save(rows, root))
+    assert "column 'n' is bigint in the data set, not string" in refusal(save, rows, root)
     save(rows, root, ignoreExtra="true")
     back = {row.path: row.n for row in load(spark, root).collect()}
     assert back == {"a": 1, "b": None}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import stored
 from compressed_files import documents, make
-from sparking import SparkSession
+from sparking import SparkSession, save
 
 import winkfs.spark
 from winkfs.dataset.manifest import Log
@@ -33,12 +33,10 @@ def test_documents_their_sizes_and_references(spark: SparkSession, tmp_path: Pat
     assert {row.path: bytes(row.content) for row in fetched} == {
         name: data for name, data in files.items() if name.startswith("d/")
     }
-    frame.write.format("winkfs").option("compress", "zstd").mode("append").save(
-        str(tmp_path / "set")
-    )
+    save(frame, tmp_path / "set", compress="zstd")
     assert stored.files(tmp_path / "set") == files
     sizes = [path.stat().st_size for path in (tmp_path / "set").rglob("*.data")]
     assert sum(sizes) < sum(map(len, files.values())) * 0.7
-    frame.limit(3).write.format("winkfs").mode("append").save(str(tmp_path / "set"))
+    save(frame.limit(3), tmp_path / "set")
     shards = Log(str(tmp_path / "set")).latest().shards
     assert len(shards) > 1 and {record.level for record in shards} == {9}  # it remembers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import stored
 from sparkfiles import plain
-from sparking import DataFrame, SparkSession
+from sparking import SparkSession, save
 
 import winkfs
 import winkfs.spark
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
 
 
-def said(action: Callable[[], Any]) -> str:
+def said(action: Callable[..., Any], *arguments: Any) -> str:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as caught:
-        action()
+        action(*arguments)
     return str(caught.value)
 
 
@@ -49,7 +49,7 @@ def one_line_of(text: str, *parts: str) -> None:
 def test_a_misspelt_option_is_in_the_first_line(spark: SparkSession, base: Path) -> None:
     winkfs.spark.register(spark)
     reader = spark.read.format("winkfs").option("prefx", "a")
-    text = said(lambda: reader.load(str(base)))
+    text = said(reader.load, str(base))
     one_line_of(text.splitlines()[0], "no option 'prefx': did you mean prefix?")
 
 
@@ -70,12 +70,10 @@ def test_an_unwritable_row_is_reported_without_a_task_stack(
 ) -> None:
     winkfs.spark.register(spark)
     rows = spark.sql("select 'a' path, cast(null as binary) content")
-    text = said(lambda: save(rows, tmp_path / "set"))
+    text = said(save, rows, tmp_path / "set")
     one_line_of(text, "a: the content is null")
     bad = spark.sql("select 'a' path, X'00' content, map(1, 2) x")
-    one_line_of(
-        said(lambda: save(bad, tmp_path / "set")).splitlines()[0], "no column of a file", "'x'"
-    )
+    one_line_of(said(save, bad, tmp_path / "set").splitlines()[0], "no column of a file", "'x'")
 
 
 def test_the_stack_of_an_error_of_the_users_own_stays(spark: SparkSession, base: Path) -> None:
@@ -86,7 +84,3 @@ def test_the_stack_of_an_error_of_the_users_own_stays(spark: SparkSession, base:
 
     frame = winkfs.spark.read(spark, base, content="none").mapInArrow(fail, "path string")
     assert "in fail" in said(frame.count)
-
-
-def save(frame: DataFrame, path: Path) -> None:
-    frame.write.format("winkfs").mode("append").save(str(path))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import stored
-from sparking import DataFrame, SparkSession, application
+from sparking import DataFrame, SparkSession, application, refusal, save
 
 import winkfs
 
@@ -22,21 +22,6 @@ def root(tmp_path: Path) -> Path:
 def rows(spark: SparkSession, files: dict[str, bytes], partitions: int = 2) -> DataFrame:
     frame = spark.createDataFrame(list(files.items()), "path string, content binary")
     return frame.repartition(partitions)
-
-
-def save(frame: DataFrame, root: Path, mode: str = "append", **options: str) -> None:
-    frame.write.format("winkfs").mode(mode).options(**options).save(str(root))
-
-
-def everything(root: Path) -> set[str]:
-    return {str(path.relative_to(root)) for path in root.rglob("*")}
-
-
-def refused(frame: DataFrame, root: Path, mode: str = "append", **options: str) -> str:
-    """The error of a save."""
-    with pytest.raises(Exception) as error:
-        save(frame, root, mode, **options)
-    return str(error.value)
 
 
 def test_rows_are_in_the_data_set_and_come_back(
@@ -75,17 +60,17 @@ def test_append_adds_overwrite_replaces_and_readers_keep_theirs(
 def test_empty_partitions_make_no_shard(spark: SparkSession, root: Path) -> None:
     save(rows(spark, {"a": b"1"}, 8), root)
     assert len(list(root.glob("*/*.data"))) == 1
-    before = everything(root)
+    before = stored.paths(root)
     save(rows(spark, {"a": b"1"}).where("path = 'none'"), root)
     assert stored.files(root) == {"a": b"1"}
-    assert all(path.startswith("_winkfs/") for path in everything(root) - before)
+    assert all(path.startswith("_winkfs/") for path in stored.paths(root) - before)
 
 
 @pytest.mark.parametrize("mode", ["errorifexists", "ignore"])
 def test_other_save_modes_are_refused_by_spark(
     mode: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    said = refused(rows(spark, {"a": b"1"}), tmp_path / "set", mode)
+    said = refusal(save, rows(spark, {"a": b"1"}), tmp_path / "set", mode)
     assert "append" in said.lower() or "mode" in said.lower()
     assert not (tmp_path / "set").exists()
 
@@ -95,7 +80,7 @@ def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_pat
     stored.make(tmp_path / "single", {"x": b"1"})
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    before = everything(tmp_path)
+    before = stored.paths(tmp_path)
     cases = [
         (good.drop("content"), root, "append", {}, "no column content"),
         (good.withColumnRenamed("path", "name"), root, "append", {}, "no column path"),
@@ -109,31 +94,31 @@ def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_pat
         (good, tmp_path / "other", "append", {}, "and no data set"),
     ]
     for frame, where, mode, options, said in cases:
-        assert said in refused(frame, where, mode, **options)
-    assert everything(tmp_path) == before
+        assert said in refusal(save, frame, where, mode, **options)
+    assert stored.paths(tmp_path) == before
     save(good.selectExpr("*", "1 as rank"), root, ignoreExtra="true")
     assert stored.files(root) == {"a": b"1"}
 
 
 def test_a_job_that_fails_leaves_the_folder_as_it_was(spark: SparkSession, root: Path) -> None:
     save(rows(spark, {"a": b"1"}), root)
-    before = everything(root)
+    before = stored.paths(root)
     frame = spark.range(0, 4000, 1, 4).selectExpr(
         "concat('p', id) path", "if(id = 3999, null, cast(repeat('x', 2000) as binary)) content"
     )
-    assert "p3999: the content is null" in refused(frame, root)
-    assert "p3999: the content is null" in refused(frame, root, "overwrite")
-    assert everything(root) == before and stored.files(root) == {"a": b"1"}
+    assert "p3999: the content is null" in refusal(save, frame, root)
+    assert "p3999: the content is null" in refusal(save, frame, root, "overwrite")
+    assert stored.paths(root) == before and stored.files(root) == {"a": b"1"}
 
 
 def test_on_conflict_error_ends_the_job(spark: SparkSession, root: Path) -> None:
     save(rows(spark, {"a": b"1"}), root, onConflict="error")
-    before = everything(root)
+    before = stored.paths(root)
     frame = spark.range(0, 2, 1, 2).selectExpr("'b' path", "cast(id as string) content")
-    assert "two tasks have this path" in refused(frame, root, onConflict="error")
-    assert "the data set has this file" in refused(rows(spark, {"a": b"2"}), root,
+    assert "two tasks have this path" in refusal(save, frame, root, onConflict="error")
+    assert "the data set has this file" in refusal(save, rows(spark, {"a": b"2"}), root,
                                                    onConflict="error")  # fmt: skip
-    assert everything(root) == before and stored.files(root) == {"a": b"1"}
+    assert stored.paths(root) == before and stored.files(root) == {"a": b"1"}
 
 
 FAILS_ONCE = """

@@ -70,10 +70,6 @@ def shards(root: Path) -> list[Path]:
     return sorted(root.glob("*/*.data"))
 
 
-def everything(root: Path) -> set[str]:
-    return {str(path.relative_to(root)) for path in root.rglob("*")}
-
-
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return tmp_path / "set"
@@ -185,11 +181,11 @@ def test_a_row_that_is_no_file_is_named_and_nothing_stays(
     columns: dict[str, Any], said: str, root: Path
 ) -> None:
     job = begin(root)
-    before = everything(root)
+    before = stored.paths(root)
     with pytest.raises((ValueError, OSError)) as error:
         put(root, batch(**columns), job=job)
     one_line(error.value, said)
-    assert everything(root) == before
+    assert stored.paths(root) == before
 
 
 def test_times_beyond_nanoseconds_are_clamped_and_counted(
@@ -382,12 +378,12 @@ def test_a_full_disk_fails_the_task_and_leaves_nothing(tmp_path: Path) -> None:
         root = folder / "set"
         put(root, batch(path=["kept"], content=[b"1"]))
         job = begin(root)
-        before = everything(root)
+        before = stored.paths(root)
         many = [batch(path=[f"p{i}"], content=[b"x" * 1_000_000]) for i in range(20)]
         with pytest.raises(OSError) as error:
             put(root, *many, job=job)
         assert error.value.errno == errno.ENOSPC
-        assert everything(root) == before
+        assert stored.paths(root) == before
         job.abort()
         assert stored.files(root) == {"kept": b"1"}
     finally:
