@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import winkfs
-from winkfs.container.store import Store
 from winkfs.container.table import FileTable
 from winkfs.names import to_bytes
-
-
-@contextmanager
-def store_of(base: Path, *, writable: bool = False) -> Iterator[Store]:
-    store = Store(str(base), writable=writable)
-    try:
-        yield store
-    finally:
-        store.abandon()
 
 
 def listing(base: Path) -> list[tuple[bytes, int, int, int]]:

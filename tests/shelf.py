@@ -223,21 +223,25 @@ register(Kind("ledger", detect(".ledger"), {
 KINDS = ("shelf", "ledger", "message", "log")
 REAL = KINDS[2:]
 COUNTING = ("shelf", "message")
-ENTRY = "[winkfs.stores]\nshelves = shelves.kind\n"
+
+
+def install(site: Path, name: str, module: str) -> None:
+    """Make a folder of PYTHONPATH one in which a distribution is installed: the kinds of store that
+    this module registers."""
+    about = site / f"{name}-1.dist-info"
+    about.mkdir(parents=True)
+    (about / "entry_points.txt").write_text(f"[winkfs.stores]\n{name} = {module}\n")
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n")
 
 
 @pytest.fixture(scope="session")
 def shelves(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH with both kinds in it."""
     site = tmp_path_factory.mktemp("site")
+    install(site, "shelves", "shelves.kind")
     (site / "shelves").mkdir()
     (site / "shelves/__init__.py").touch()
     (site / "shelves/kind.py").write_text(CODE)
-    (site / "shelves-1.dist-info").mkdir()
-    (site / "shelves-1.dist-info/entry_points.txt").write_text(ENTRY)
-    (site / "shelves-1.dist-info/METADATA").write_text(
-        "Metadata-Version: 2.1\nName: shelves\nVersion: 1\n"
-    )
     return site
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mounting import mounted
+from shelf import install
 from sparking import application
 
 import winkfs
@@ -45,21 +46,16 @@ class Texts(Reader):
 
 register(Kind("text folder", detect, {"open": "texts.kind:Texts"}))
 """
-ENTRY = "[winkfs.stores]\ntexts = texts.kind\n"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH with the store in it."""
     site = tmp_path_factory.mktemp("site")
+    install(site, "texts", "texts.kind")
     (site / "texts").mkdir()
     (site / "texts/__init__.py").touch()
     (site / "texts/kind.py").write_text(TEXTS)
-    (site / "texts-1.dist-info").mkdir()
-    (site / "texts-1.dist-info/entry_points.txt").write_text(ENTRY)
-    (site / "texts-1.dist-info/METADATA").write_text(
-        "Metadata-Version: 2.1\nName: texts\nVersion: 1\n"
-    )
     return site
 
 
@@ -108,10 +104,7 @@ def test_commands_that_write_refuse_it_in_one_line(installed: Path, texts: Path)
 
 
 def test_a_store_that_cannot_be_loaded_is_one_line(texts: Path, tmp_path: Path) -> None:
-    about = tmp_path / "site/broken-1.dist-info"
-    about.mkdir(parents=True)
-    (about / "entry_points.txt").write_text("[winkfs.stores]\nbroken = no_such.kind\n")
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
+    install(tmp_path / "site", "broken", "no_such.kind")
     done = run(tmp_path / "site", "ls", texts)
     assert done.returncode == 1
     assert done.stderr == (

@@ -9,8 +9,8 @@ import golden_containers
 import numpy as np
 import oracle_recipes
 import pytest
-from catalog_checks import check_catalog
-from columns_checks import listing, rows, store_of
+from catalog_checks import check_catalog, store_of
+from columns_checks import listing, rows
 
 import winkfs
 from winkformats.errors import CorruptError

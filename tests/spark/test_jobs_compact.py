@@ -25,36 +25,36 @@ def content(target: Path) -> dict[bytes, tuple[bytes, int]]:
         return {os.fsencode(e.name): (e.read(), e.mtime_ns) for e in found.scan()}
 
 
-def many(target: Path) -> None:
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
     """Ten small shards, in each of which much replaces or deletes what is older."""
     for number in range(10):
-        with create(target) as out:
+        with create(tmp_path / "d") as out:
             out.put_many((b"%d/\xff %d" % (i % 4, i), b"x%d" % (number * i), 1e9 + number)
                          for i in range(number, number + 40))  # fmt: skip
             out.put(b"empty %d" % number, b"")
             if number:
                 out.delete(b"empty %d" % (number - 1))
+    return tmp_path / "d"
 
 
-def test_the_same_files_in_one_shard(spark: SparkSession, tmp_path: Path) -> None:
-    many(tmp_path / "d")
-    before = content(tmp_path / "d")
-    summary = compact.run(spark, str(tmp_path / "d"), everything=True)
+def test_the_same_files_in_one_shard(spark: SparkSession, root: Path) -> None:
+    before = content(root)
+    summary = compact.run(spark, str(root), everything=True)
     assert (summary["removed"], summary["shards"]) == (10, 1)
     assert summary["files"] == len(before)
-    assert content(tmp_path / "d") == before
-    again = compact.run(spark, str(tmp_path / "d"), everything=True)
+    assert content(root) == before
+    again = compact.run(spark, str(root), everything=True)
     assert (again["removed"], again["generation"]) == (0, summary["generation"])
 
 
-def test_several_groups_are_one_commit(spark: SparkSession, tmp_path: Path) -> None:
-    many(tmp_path / "d")
-    before = content(tmp_path / "d")
-    summary = compact.run(spark, str(tmp_path / "d"), shard_size=15_000, everything=True)
+def test_several_groups_are_one_commit(spark: SparkSession, root: Path) -> None:
+    before = content(root)
+    summary = compact.run(spark, str(root), shard_size=15_000, everything=True)
     assert 1 < summary["shards"] < 10
     assert summary["generation"] == 11
-    assert content(tmp_path / "d") == before
-    assert list((tmp_path / "d" / "_pending").iterdir()) == []
+    assert content(root) == before
+    assert list((root / "_pending").iterdir()) == []
 
 
 def test_contents_become_compressed_and_plain_again(spark: SparkSession, tmp_path: Path) -> None:
@@ -75,14 +75,13 @@ def test_contents_become_compressed_and_plain_again(spark: SparkSession, tmp_pat
         compact.run(spark, str(root), compress="gzip")
 
 
-def test_damage_ends_it_and_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    many(tmp_path / "d")
-    shard = tmp_path / "d" / f"{Log(str(tmp_path / 'd')).latest().shards[-1].path}.data"
+def test_damage_ends_it_and_changes_nothing(spark: SparkSession, root: Path) -> None:
+    shard = root / f"{Log(str(root)).latest().shards[-1].path}.data"
     stored.flip(shard, shard.read_bytes().index(b"x405"))  # of file 45, in the last shard
-    files = sorted((tmp_path / "d").rglob("*"))
+    files = sorted(root.rglob("*"))
     with pytest.raises(Refusal):
-        compact.run(spark, str(tmp_path / "d"), everything=True)
-    assert sorted((tmp_path / "d").rglob("*")) == files
+        compact.run(spark, str(root), everything=True)
+    assert sorted(root.rglob("*")) == files
 
 
 def test_a_single_container_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -908,10 +908,6 @@ def test_an_empty_container_in_spark(spark: SparkSession, tmp_path: Path) -> Non
 def test_errors_in_spark_name_what_is_wrong(spark: SparkSession, damaged: Path) -> None:
     with pytest.raises(ValueError, match="did you mean splitBytes"):
         winkfs.spark.read(spark, damaged, splitbyte=5)
-    with pytest.raises(Exception, match="did you mean splitBytes"):
-        spark.read.format("winkfs").option("splitbyte", "5").load(str(damaged))
-    with pytest.raises(Exception, match=r"checksum at byte.*mode=PERMISSIVE gives such rows"):
-        winkfs.spark.read(spark, damaged).collect()
     rows = winkfs.spark.read(spark, damaged, mode="PERMISSIVE").where("_error is not null")
     assert {row.path.encode() for row in rows.collect()} == BROKEN
 
