@@ -71,13 +71,12 @@ __all__ = [
 ]
 
 
-def check_kvseq(path: Path, clean: bool = True) -> tuple[Superblock, list[Entry]]:
+def check_kvseq(path: Path) -> tuple[Superblock, list[Entry]]:
     """Any kvseq file by itself, whatever its PURPOSE."""
     sb = read_superblock(path.name, path.read_bytes(), KVSEQ, None)
     entries = read_entries(sb)
-    if clean:
-        check_entry_counters(sb, entries)
-        equal("SYNCSIZE", path.name, sb.filesize, sb.get("SYNCSIZE", sb.filesize))
+    check_entry_counters(sb, entries)
+    equal("SYNCSIZE", path.name, sb.filesize, sb.get("SYNCSIZE", sb.filesize))
     return sb, entries
 
 

@@ -108,10 +108,7 @@ def files(source: Path) -> list[File]:
 
 
 def container(target: Path, files: list[File]) -> Path:
-    with winkfs.create(target) as out:
-        for file in files:
-            out.put_many([(file.name, file.data)])
-    return target
+    return stored.make(target, {file.name: file.data for file in files})
 
 
 # --- a container that was added twice ---

@@ -13,6 +13,7 @@ import pytest
 import stored
 from mounting import mounted, need, run, winkfs_command
 from sparking import DataFrame, SparkSession, load, refusal, save
+from test_spark_stream import pour
 from typed_files import DAY, EDGES, SCHEMA, assert_answers, files, known, make, nulls, same
 
 import winkfs
@@ -306,10 +307,7 @@ def test_a_stream_shows_columns_and_writes_them(spark: SparkSession, tmp_path: P
     rows = spark.readStream.format("winkfs").options(**limit).load(str(source))
     assert set(SCHEMA) <= set(rows.columns)
     for count in (60, 90):
-        writer = rows.writeStream.format("winkfs").option(
-            "checkpointLocation", str(tmp_path / "check")
-        )
-        assert writer.trigger(availableNow=True).start(str(root)).awaitTermination(120)
+        pour(rows, root, tmp_path / "check")
         assert_read(load(spark, root), {f"f{i:04d}": values(i) for i in range(count)})
         with winkfs.open(source, "a") as c:
             c.put_many((f"f{i:04d}", b"x", 1e9 + i, values(i)) for i in range(count, 90))

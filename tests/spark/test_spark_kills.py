@@ -57,6 +57,14 @@ def lose_power(cluster: Cluster, task: int) -> None:
     cluster.lose(cluster.worker_of(task))
 
 
+def finish(spark_on: Driver, gate: Path, root: Path) -> None:
+    """Let the task go on that was held: 1,000 documents are written once, by one job."""
+    go(gate)
+    spark_on.end()
+    assert stored(root) == expected(range(1000))
+    clean(root, 1)
+
+
 # --- the machine of a task is lost ---
 
 
@@ -106,10 +114,7 @@ def test_a_part_lost_in_the_middle_of_a_write(
     }[part]
     for pid in victims:
         kill(pid)
-    go(gate)
-    spark_on.end()
-    assert stored(root) == expected(range(1000))
-    clean(root, 1)
+    finish(spark_on, gate, root)
 
 
 @pytest.mark.soak
@@ -124,10 +129,7 @@ def test_executors_lost_before_the_commit_lose_nothing(
         for pid in worker.executors():
             if pid != mine:
                 kill(pid)
-    go(gate)
-    spark_on.end()
-    assert stored(root) == expected(range(1000))
-    clean(root, 1)
+    finish(spark_on, gate, root)
 
 
 @pytest.mark.soak

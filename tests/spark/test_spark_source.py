@@ -757,18 +757,19 @@ def test_missing_containers_are_named(tmp_path: Path) -> None:
         read(plain(tmp_path / "c"), asOf=1)
 
 
-def test_a_schema_that_names_a_column_twice(kinds: Kinds) -> None:
-    for schema in ("path string, path string", "size long, path string, Size long"):
-        with pytest.raises(ValueError) as caught:
-            read(kinds["plain"], schema)
-        one_line(caught.value, "the schema names a column twice: ")
-
-
-def test_a_schema_with_wrong_types_or_names(kinds: Kinds) -> None:
-    with pytest.raises(ValueError, match="column size is bigint, not int: cast it after load"):
-        read(kinds["plain"], "path string, size int")
-    with pytest.raises(ValueError, match="no column 'title'"):
-        read(kinds["plain"], "path string, title string")
+@pytest.mark.parametrize(
+    ("schema", "line"),
+    [
+        ("path string, path string", "the schema names a column twice: "),
+        ("size long, path string, Size long", "the schema names a column twice: "),
+        ("path string, size int", "column size is bigint, not int: cast it after load"),
+        ("path string, title string", "no column 'title'"),
+    ],
+)
+def test_a_wrong_schema_is_one_clear_line(kinds: Kinds, schema: str, line: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        read(kinds["plain"], schema)
+    one_line(caught.value, line)
 
 
 def test_times_as_options() -> None:

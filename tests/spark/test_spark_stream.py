@@ -49,9 +49,9 @@ def tail(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
     return spark.readStream.format("winkfs").options(**named).load(str(path))
 
 
-def pour(frame: DataFrame, root: Path, checkpoint: Path, **options: str) -> list[int]:
+def pour(frame: DataFrame, root: Path, checkpoint: Path, mode: str = "append") -> list[int]:
     """Write what is there now into a data set -> rows of each batch."""
-    writer = frame.writeStream.format("winkfs").options(**options)
+    writer = frame.writeStream.format("winkfs").outputMode(mode)
     writer = writer.option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start(str(root))
     assert query.awaitTermination(PATIENCE)
@@ -204,10 +204,7 @@ def test_complete_mode_replaces_what_was_there(spark: SparkSession, tmp_path: Pa
     for expected in (b"10", b"30"):
         counts = tail(spark, source).groupBy().count()
         frame = counts.selectExpr("'count' path", "cast(count as string) content")
-        writer = frame.writeStream.format("winkfs").outputMode("complete")
-        writer = writer.option("checkpointLocation", str(checkpoint))
-        query = writer.trigger(availableNow=True).start(str(root))
-        assert query.awaitTermination(PATIENCE)
+        pour(frame, root, checkpoint, "complete")
         assert stored.files(root) == {"count": expected}
         log(source, 10, 30)
 

@@ -79,12 +79,6 @@ def log(tmp_path: Path) -> Path:
     return stored.make(tmp_path / "log", rows, ao=True)
 
 
-def put(base: Path, *names: str, mtime: int = MOMENT + 1000, **files: bytes) -> None:
-    with winkfs.open(base, "a") as container:
-        for name in names:
-            container.put(name, name.encode(), mtime=mtime)
-
-
 FILES = [(f"f{i:02d}", b"%010d" % i) for i in range(100)]
 
 
@@ -167,7 +161,7 @@ def test_a_container_in_the_place_of_another_ends_the_stream(log: Path, tmp_path
     stream = Stream(log)
     end = stream.offset("latest", None)
     old = (tmp_path / "log.data").read_bytes()
-    put(log, "more")
+    stored.change(log, {"more": b"more"})
     later = stream.offset("latest", end)
     (tmp_path / "log.data").write_bytes(old)  # rolled back
     with pytest.raises(StalePlan, match="an older state of it was put in its place"):
