@@ -44,8 +44,8 @@ WALKS = {
 }
 # What binds tests to the inside of the product: it has to be moved with it.
 INSIDES = {
-    "private attributes of others": 79,
-    "constants that are shrunk": 60,
+    "private attributes of others": 72,
+    "constants that are shrunk": 59,
 }
 PAGE = (house.ROOT / "docs/architecture.md").read_text()
 

@@ -35,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 def told(spark: SparkSession, root: Path, **options: Any) -> list[tuple[int, str, str]]:
     """What the commits changed: generation, what, name."""
     frame = winkfs.spark.read(spark, root, readChanges=True, **options)
-    return sorted((row._generation, row._change, row.path) for row in frame.collect())
+    return sorted((row["_generation"], row["_change"], row.path) for row in frame.collect())
 
 
 def test_files_are_deleted_of_which_a_condition_is_true(spark: SparkSession, root: Path) -> None:

@@ -134,7 +134,7 @@ def test_all_types_are_written_and_read_back(
         for name, one in known(found).items():
             assert same(one, wanted[name]), name
         assert_answers(found)
-        assert all(shard.record.ao is ao for shard in found._snapshot.shards)
+        assert all(shard.record.ao is ao for shard in found.shards)
     back = load(spark, root)
     kinds = {field.name: field.dataType.simpleString() for field in back.schema.fields}
     assert {name: kinds[name] for name in SCHEMA} == {n: DDL[kind] for n, kind in SCHEMA.items()}

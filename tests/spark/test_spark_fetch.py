@@ -110,7 +110,9 @@ def test_sort_and_join_then_fetch_in_spark(spark: SparkSession, kinds: Kinds) ->
 
     labels = spark.createDataFrame([("empty", 1), ("dir1/page 0008.html", 2)], "path string, n int")
     joined = winkfs.spark.fetch_content(frame.join(labels, "path"), mode="permissive")
-    found = {row.path.encode(): (row.n, bytes(row.content), row._error) for row in joined.collect()}
+    found = {
+        row.path.encode(): (row.n, bytes(row.content), row["_error"]) for row in joined.collect()
+    }
     assert found == {
         b"empty": (1, b"", None),
         b"dir1/page 0008.html": (2, wanted[b"dir1/page 0008.html"], None),
@@ -127,7 +129,7 @@ def test_errors_of_a_read_stay_in_a_fetch(spark: SparkSession, tmp_path: Path) -
     columns = ["path", "size", "mode", "_error", "_container", "_contid", "_pos", "_pointer"]
     frame = winkfs.spark.read(spark, base, columns=columns, mode="PERMISSIVE")
     rows = winkfs.spark.fetch_content(frame, mode="PERMISSIVE").where("_error is not null")
-    assert "checksum at byte" in rows.first()._error
+    assert "checksum at byte" in rows.first()["_error"]
     assert winkfs.spark.fetch_content(frame, mode="DROPMALFORMED").count() == frame.count() - 1
 
 

@@ -836,8 +836,8 @@ def test_all_columns_in_spark(spark: SparkSession, kinds: Kinds) -> None:
     assert dict(frame.dtypes) == FIELDS
     rows = frame.collect()
     assert len(rows) == len(documents(kinds["changed"]))
-    assert {row._container for row in rows} == {str(kinds["changed"])}
-    assert all(row._error is None and len(row.content) == row.size for row in rows)
+    assert {row["_container"] for row in rows} == {str(kinds["changed"])}
+    assert all(row["_error"] is None and len(row.content) == row.size for row in rows)
 
 
 def test_the_style_of_binary_file(spark: SparkSession, kinds: Kinds) -> None:
