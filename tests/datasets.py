@@ -47,11 +47,11 @@ def _put(files: Files) -> Any:
     return fill
 
 
-def put(root: str | Path, files: Files, **settings: Any) -> None:
-    """Put files by a writer, which makes the data set if it is missing."""
+def put(root: str | Path, files: Files | Iterable[Any], **settings: Any) -> None:
+    """Put files, or rows as `put_many` takes them, by a writer, which makes the data set if it is
+    missing."""
     with winkfs.dataset.create(root, **settings) as opened:
-        for name, data in files.items():
-            opened.put(name, data)
+        opened.put_many(files.items() if isinstance(files, Mapping) else files)
 
 
 def commit(

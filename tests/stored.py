@@ -34,6 +34,12 @@ def files(path: str | Path, **how: Any) -> dict[str, bytes]:
         return {entry.name: entry.read() for entry in opened.scan()}
 
 
+def names(path: str | Path, **how: Any) -> list[str]:
+    """Return the names of all files, sorted."""
+    with winkfs.open(path, **how) as opened:
+        return sorted(opened.names())
+
+
 def read(path: str | Path, name: str | bytes, **how: Any) -> bytes:
     """Return the content of one file."""
     with winkfs.open(path, **how) as opened:

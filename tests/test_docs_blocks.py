@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import stored
 from mounting import need, need_fuse, watched
@@ -159,8 +160,7 @@ def test_the_python_of_spark_runs(page: str, spark: SparkSession, folder: Path) 
 
 @pytest.mark.spark
 def test_the_sql_of_spark_runs(spark: SparkSession, folder: Path) -> None:
-    with winkfs.dataset.create("corpus") as data_set:
-        data_set.put("example.org/a.html", b"<p>")
+    datasets.put("corpus", {"example.org/a.html": b"<p>"})
     others = spark.sql("SELECT 'b' path, 1L size, current_timestamp() mtime, X'31' content")
     others.createOrReplaceTempView("others")
     (block,) = blocks("docs/spark.md", "sql")
@@ -168,8 +168,7 @@ def test_the_sql_of_spark_runs(spark: SparkSession, folder: Path) -> None:
              for line in block.splitlines()]  # fmt: skip
     spark.sql("DROP TABLE pages")
     assert [row.path for row in found[1]] == ["example.org/a.html"]
-    with winkfs.open("corpus") as reader:
-        assert list(reader.names()) == ["b"]
+    assert stored.names("corpus") == ["b"]
 
 
 def _prepare_spark(page: str) -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import datasets
 import pytest
+import stored
 
 from winkfs.dataset.compaction import compact
-from winkfs.dataset.dataset import create, open
+from winkfs.dataset.dataset import open
 from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log
@@ -20,8 +22,7 @@ from winkfs.errors import DatasetConflict
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    with create(tmp_path / "set") as files:
-        files.put_many((f"d/{i}", b"old") for i in range(5))
+    datasets.put(tmp_path / "set", {f"d/{i}": b"old" for i in range(5)})
     return tmp_path / "set"
 
 
@@ -30,19 +31,10 @@ def pairs(words: str) -> list[tuple[str, str]]:
     return list(zip(every[::2], every[1::2], strict=True))
 
 
-def there(root: Path) -> dict[str, bytes]:
-    with open(root) as files:
-        return {entry.name: entry.read() for entry in files.scan()}
-
-
 def change(root: Path, words: str) -> None:
     """Commit it, whatever came before."""
-    with open(root, "a") as files:
-        for verb, name in pairs(words):
-            if verb == "put":
-                files.put(name, b"theirs")
-            else:
-                files.delete(name)
+    verbs = {"put": b"theirs", "delete": None}
+    stored.change(root, {name: verbs[verb] for verb, name in pairs(words)})
 
 
 def commit(root: Path, seen: int, words: str) -> None:
@@ -83,24 +75,24 @@ def test_a_file_that_both_change_is_refused(
     change(root, theirs)
     if rewritten:  # their shard has gone into another one, but is still there
         assert compact(root, everything=True).generation == 3
-    before = there(root)
+    before = stored.files(root)
     if refused:
         with pytest.raises(DatasetConflict, match=r"changed meanwhile \((d/1|new)\)"):
             commit(root, 1, ours)
-        assert there(root) == before
+        assert stored.files(root) == before
         return
     commit(root, 1, ours)
     for verb, name in pairs(ours):
         before.pop(name, None)
         before |= {name: b"ours"} if verb == "put" else {}
-    assert there(root) == before
+    assert stored.files(root) == before
 
 
 def test_a_rewrite_changes_nothing(root: Path) -> None:
     change(root, "put e")
     assert compact(root, everything=True).generation == 3
     commit(root, 2, "put d/1")
-    assert there(root)["d/1"] == b"ours"
+    assert stored.files(root)["d/1"] == b"ours"
 
 
 def test_what_cannot_be_read_any_more_is_refused(root: Path) -> None:
@@ -109,7 +101,7 @@ def test_what_cannot_be_read_any_more_is_refused(root: Path) -> None:
     vacuum(root, older_than=0)  # nothing says any more that it was deleted
     with pytest.raises(DatasetConflict, match="cannot be read any more"):
         commit(root, 1, "put d/1")
-    assert "d/1" not in there(root)
+    assert "d/1" not in stored.files(root)
 
 
 def test_an_overwrite_is_refused(root: Path) -> None:
@@ -119,7 +111,7 @@ def test_an_overwrite_is_refused(root: Path) -> None:
     transaction.commit([writer.finish()])
     with pytest.raises(DatasetConflict, match="overwritten"):
         commit(root, 1, "put d/1")
-    assert there(root) == {"other": b"1"}
+    assert stored.files(root) == {"other": b"1"}
 
 
 @pytest.mark.parametrize(("theirs", "refused"), [("put d/1", True), ("put d/2", False)])
@@ -133,5 +125,5 @@ def test_a_writer_that_expects_no_change_is_refused(theirs: str, refused: bool, 
                 files.sync()
         else:
             files.sync()
-    assert ("d/1" in there(root)) == refused
-    assert not refused or there(root)["d/1"] == b"theirs"
+    assert ("d/1" in stored.files(root)) == refused
+    assert not refused or stored.files(root)["d/1"] == b"theirs"

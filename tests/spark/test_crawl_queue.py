@@ -9,11 +9,11 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import datasets
 import pytest
 from sparking import SparkSession
 
 from examples import crawl_queue
-from winkfs.dataset.dataset import create
 
 MODULES = (
     "argparse", "csv", "datetime", "decimal", "email", "fractions", "gzip", "html", "http",
@@ -56,8 +56,7 @@ def test_a_lost_page_is_reported(
     pages: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lossy(files: dict[str, bytes], work: Path) -> Counter[str]:
-        with create(work / "pages") as left:
-            left.put_many(list(files.items())[1:])
+        datasets.put(work / "pages", list(files.items())[1:])
         return Counter()
 
     monkeypatch.setattr(crawl_queue, "pipeline", lossy)

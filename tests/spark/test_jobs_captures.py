@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import stored
 from mounting import mounted
@@ -17,7 +18,6 @@ from warcs import DATE, response
 import winkfs
 from winkfs.archive.unpack import unpack
 from winkfs.archive.webnames import apart
-from winkfs.dataset.dataset import create
 from winkfs.dataset.manifest import Log
 from winkfs.errors import DatasetConflict
 
@@ -123,8 +123,7 @@ def test_a_crawl_with_nested_document_paths_is_seen_on_a_mount(
 def test_ingest_appends_to_a_data_set_of_urls_with_a_note(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    with create(tmp_path / "d") as old:
-        old.put("http://a/x", b"old")
+    datasets.put(tmp_path / "d", {"http://a/x": b"old"})
     summary = ingest.run(spark, files_in(tmp_path, "1"), str(tmp_path / "d"))
     assert any("named by their URLs" in line for line in summary["lines"])
     assert stored.files(tmp_path / "d") == {
@@ -133,8 +132,7 @@ def test_ingest_appends_to_a_data_set_of_urls_with_a_note(
 
 
 def test_a_file_that_is_no_capture_keeps_its_name(spark: SparkSession, tmp_path: Path) -> None:
-    with create(tmp_path / "d") as old:
-        old.put("a/y", b"mine")
+    datasets.put(tmp_path / "d", {"a/y": b"mine"})
     ingest.run(spark, files_in(tmp_path, "1"), str(tmp_path / "d"))
     found = stored.files(tmp_path / "d")
     assert found["a/y"] == b"mine"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import datasets
 import pytest
 import stored
 from compressed_files import document
@@ -59,8 +60,7 @@ def test_several_groups_are_one_commit(spark: SparkSession, root: Path) -> None:
 
 def test_contents_become_compressed_and_plain_again(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "d"
-    with create(root) as out:
-        out.put_many((f"{i}", document(i)) for i in range(60))
+    datasets.put(root, {f"{i}": document(i) for i in range(60)})
     before = content(root)
     for word, level in (("zstd:3", 3), (None, 3), ("none", 0)):
         with winkfs.open(root, "a") as out:

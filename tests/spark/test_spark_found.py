@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import datasets
 import pytest
 from sparkfiles import plain, struct
 from sparking import application, environment
@@ -73,8 +74,7 @@ def test_importing_winkfs_needs_neither_spark_nor_arrow() -> None:
 
 def test_planning_a_data_set_imports_no_containers_or_arrow(tmp_path: Path) -> None:
     """Spark starts a process for each plan."""
-    with winkfs.dataset.create(tmp_path / "d") as data_set:
-        data_set.put("a", b"content")
+    datasets.put(tmp_path / "d", {"a": b"content"})
     code = f"""if True:
         import sys
         from winkfs.spark.reading.options import Options
