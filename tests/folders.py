@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,15 @@ def in_memory() -> Iterator[Path]:
         prefix="winkfs-test-", dir=MEMORY if room else None, ignore_cleanup_errors=True
     ) as folder:
         yield Path(folder).resolve()
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """Write files below a folder, which is made; return it."""
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
 
 
 def mount_disk(place: Path, kind: str, size: int, options: str = "loop") -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 import datasets
 import pytest
 import stored
+from folders import write_files
 from mounting import need, need_fuse, watched
 from sparking import SparkSession
 
@@ -103,17 +104,8 @@ def here(block: str) -> str:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what the pages take as given."""
     source = tmp_path / "doc-source"
-    for name in (
-        "bash/copyright",
-        "bash/README",
-        "img/a.png",
-        "index.html",
-        "x.pyc",
-        "notes/b.txt",
-    ):
-        path = source / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"GPL {name}\n" * 20)
+    names = ("bash/copyright", "bash/README", "img/a.png", "index.html", "x.pyc", "notes/b.txt")
+    write_files(source, {name: f"GPL {name}\n".encode() * 20 for name in names})
     for name in ("FILE", "log", "a.txt"):
         (tmp_path / name).write_text("needle\n")
     with tarfile.open(tmp_path / "www.tar", "w") as archive:

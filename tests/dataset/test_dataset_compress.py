@@ -15,6 +15,7 @@ from commands import Run
 from commands import run as run
 from compressed_files import document, documents, frames_of, make
 from datasets import forge, put
+from folders import write_files
 
 import winkfs
 import winkfs.dataset
@@ -35,12 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    folder = tmp_path / "tree"
-    for name, data in FILES.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    return folder
+    return write_files(tmp_path / "tree", FILES)
 
 
 def levels(root: Path) -> list[int]:

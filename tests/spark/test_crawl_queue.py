@@ -11,6 +11,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from folders import write_files
 from sparking import SparkSession
 
 from examples import crawl_queue
@@ -26,12 +27,11 @@ MODULES = (
 def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of HTML, 2 MB, and the arguments of a run over it."""
     folder = tmp_path / "html"
+    pages = {"site0/index.html": b"<p>front page"}
     for number, name in enumerate(MODULES):
         page = pydoc.html.document(importlib.import_module(name), name)
-        path = folder / f"site{number % 3}" / f"{name} \u00fc.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8", errors="replace")
-    (folder / "site0" / "index.html").write_text("<p>front page")
+        pages[f"site{number % 3}/{name} \u00fc.html"] = page.encode(errors="replace")
+    write_files(folder, pages)
     monkeypatch.setattr("sys.argv", ["crawl_queue", "--work", str(tmp_path / "work"), str(folder)])
     return folder
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import stored
+from folders import write_files
 from mounting import mounted
 from sparking import DataFrame, SparkSession
 
@@ -59,12 +60,7 @@ EXPECTED = {
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FILES in a directory whose own name holds wildcards."""
-    root = tmp_path_factory.mktemp("tree") / "odd [a]{b} *?"
-    for name, content in FILES.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    return root
+    return write_files(tmp_path_factory.mktemp("tree") / "odd [a]{b} *?", FILES)
 
 
 def rows(table: DataFrame) -> dict[str, tuple[int, ...]]:

@@ -14,6 +14,7 @@ import xxhash
 from cluster_jobs import document, expected, stored
 from clusters import LOCAL_CLUSTER
 from drivers import Here, Spark, driver
+from folders import write_files
 from stored import make
 
 import winkfs
@@ -123,10 +124,7 @@ def pages(spark_on: Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set made by `ingest`; those below are named as the driver sees them."""
     if spark_on.name == "local":
         pytest.skip("in test_jobs_answers")
-    tree = tmp_path_factory.mktemp("tree")
-    for name, content in PAGES.items():
-        (tree / name).parent.mkdir(exist_ok=True)
-        (tree / name).write_bytes(content)
+    tree = write_files(tmp_path_factory.mktemp("tree"), PAGES)
     summary = spark_on.call("job", "ingest", [str(tree)], "pages")
     assert (summary["files"], summary["bad"]) == (240 + 4, 0)  # directories, too
     root = spark_on.place / "pages"
