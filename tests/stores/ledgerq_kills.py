@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from winkfs.stores.ledgerq import Queue, Rotation, create
-from winkfs.stores.ledgerq.check import verify
+from winkfs.stores.ledgerq.records import verify
 
 SMALL = Rotation(messages=30)
 

@@ -20,8 +20,8 @@ from simulated.disk import Event, SimulatedDisk
 from simulated.harness import Wrong
 
 from winkformats.disk.paths import directory_of
-from winkfs.stores.ledgerq.check import verify
 from winkfs.stores.ledgerq.queue import Queue, create
+from winkfs.stores.ledgerq.records import verify
 from winkfs.stores.ledgerq.tail import Rotation
 
 VARIANTS = ("fifo", "priorities", "shared")

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from winkfs.stores.ledgerq import HIGH, LOW, MEDIUM, Message, Queue, Rotation, create
-from winkfs.stores.ledgerq.check import repair, verify
+from winkfs.stores.ledgerq.records import repair, verify
 
 SOURCES = os.environ.get("LEDGERQ", "")
 GO = os.environ.get("GO", "go")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from winkfs.stores.ledgerq import Queue, create
-from winkfs.stores.ledgerq.check import verify
+from winkfs.stores.ledgerq.records import verify
 
 pytestmark = pytest.mark.slow
 WORKER = Path(__file__).parent / "ledgerq_worker.py"

@@ -54,7 +54,7 @@ from winkfs.stores.ledgerq import queue as queues
 from winkfs.stores.ledgerq import state as states
 from winkfs.stores.ledgerq import tail as tails
 from winkfs.stores.ledgerq.aio import AsyncQueue
-from winkfs.stores.ledgerq.check import repair, verify
+from winkfs.stores.ledgerq.records import repair, verify
 
 pytestmark = pytest.mark.in_memory
 GOLDEN = Path(__file__).parents[1] / "golden" / "ledgerq"

@@ -16,7 +16,7 @@ import winkfs
 from winkfs.errors import FormatError
 from winkfs.stores.ledgerq import Queue, Rotation
 from winkfs.stores.ledgerq import create as create_queue
-from winkfs.stores.ledgerq.check import repair
+from winkfs.stores.ledgerq.records import repair
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.logstore.records import salvage as salvage_log
 from winkfs.stores.messagestore import MessageStore

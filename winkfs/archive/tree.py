@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import islice, product
-from typing import BinaryIO, Final
+from typing import IO, Final
 
 from winkformats import native
 from winkformats.disk.pagecache import OnceFile, ReadOnce
@@ -482,7 +482,7 @@ class WatchedFile:
             self._note(Note(self._name, CHANGED, True))
 
 
-def listed_names(file: BinaryIO) -> Iterator[bytes]:
+def listed_names(file: IO[bytes]) -> Iterator[bytes]:
     """Yield the names in a list: one a line, or each ended by NUL, as by `find -print0`."""
     data = file.read(NAMES_BYTES)
     end = b"\0" if b"\0" in data else b"\n"

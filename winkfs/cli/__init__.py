@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import click
+from click.shell_completion import get_completion_class, shell_complete
 
 from winkfs.cli._common import VERSION, explain, printable, warn
 from winkfs.errors import DamageWarning, Stopped, signal_of, stop
@@ -109,8 +110,6 @@ def completion(shell: str | None) -> None:
       eval "$(winkfs completion zsh)"     # in ~/.zshrc
       winkfs completion fish > ~/.config/fish/completions/winkfs.fish
     """
-    from click.shell_completion import get_completion_class
-
     chosen = shell or Path(os.environ.get("SHELL", "")).name
     kind = get_completion_class(chosen)
     if kind is None:
@@ -180,8 +179,6 @@ def _open_missing() -> None:
 
 def _run(args: list[str]) -> int:
     if wanted := os.environ.get(COMPLETE):
-        from click.shell_completion import shell_complete
-
         return shell_complete(cli, {}, "winkfs", COMPLETE, wanted)
     try:
         with cli.make_context("winkfs", args) as ctx:

@@ -16,7 +16,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 import click
+from click.shell_completion import CompletionItem
 
+import winkfs
 from winkformats.errors import FormatError
 from winkfs import units
 from winkfs.errors import Refusal, WinkError, advice
@@ -26,26 +28,14 @@ from winkfs.names import shown as path_of_name
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from click.shell_completion import CompletionItem
     from rich.progress import Progress as RichProgress
 
     from winkfs.archive.items import Note
-    from winkfs.container.container import Container
-    from winkfs.container.verify import Report
-    from winkfs.dataset.dataset import Dataset
-    from winkfs.entry import Stat
-    from winkfs.reader import Reader
 
-    Files = Container | Dataset
+    Files = winkfs.Container | winkfs.Dataset
 
 
-if TYPE_CHECKING:
-    _ParamType = click.ParamType[Any]
-else:
-    _ParamType = click.ParamType  # takes no type before click 8.4
-
-
-class _Quantity(_ParamType):
+class _Quantity(click.ParamType):  # type: ignore[type-arg]  # takes none before click 8.4
     """Number with a unit, or a time: see `winkfs.units`."""
 
     def __init__(self, name: str, parse: Callable[[str], float | None], example: str) -> None:
@@ -76,8 +66,6 @@ def complete_base(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the path of a container for the shell, or of a folder that may contain one."""
-    from click.shell_completion import CompletionItem
-
     folder, slash, start = incomplete.rpartition("/")
     found = []
     with contextlib.suppress(OSError):
@@ -250,11 +238,10 @@ class Failures:
 @overload
 def opened(  # type: ignore[overload-overlap]  # of all modes "r" alone only reads
     base: str, mode: Literal["r"] = ..., as_of: str | None = ...
-) -> AbstractContextManager[Reader]: ...
+) -> AbstractContextManager[winkfs.Reader]: ...
 @overload
 def opened(base: str, mode: str) -> AbstractContextManager[Files]: ...
-@contextlib.contextmanager
-def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any]:
+def opened(base: str, mode: str = "r", as_of: str | None = None) -> AbstractContextManager[Any]:
     """Open a container or a data set, or any store for reading. A Refusal contains its path.
 
     Damage that is known when it is opened is reported at once, damage that was skipped later at
@@ -268,8 +255,7 @@ def opened(base: str, mode: str = "r", as_of: str | None = None) -> Iterator[Any
             raise Refusal(
                 f"a {kind.name} has no files that can be changed: see winkfs store --help", path
             )
-    with opened_any(base, mode, as_of) as container:
-        yield container
+    return opened_any(base, mode, as_of)
 
 
 @contextlib.contextmanager
@@ -294,7 +280,7 @@ def opened_any(
         raise click.exceptions.Exit(1)
 
 
-def _warn_of_problems(container: Reader, reported: list[str]) -> None:
+def _warn_of_problems(container: winkfs.Reader, reported: list[str]) -> None:
     for problem in container.problems:
         if problem not in reported:
             reported.append(problem)
@@ -320,7 +306,7 @@ def name_bytes(argument: str) -> bytes:
     return os.fsencode(argument)
 
 
-def expand(container: Reader, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
+def expand(container: winkfs.Reader, names: tuple[str, ...], failures: Failures) -> Iterator[bytes]:
     """Yield each name, or for a glob all names that match; what is missing or damaged becomes a
     failure.
 
@@ -350,11 +336,10 @@ def expand(container: Reader, names: tuple[str, ...], failures: Failures) -> Ite
 
 def as_path(argument: str) -> bytes:
     """Return the name that an argument like ./docs//a or docs/ means, if none is spelled so."""
-    parts = name_bytes(argument).split(b"/")
-    return b"/".join(part for part in parts if part not in (b"", b"."))
+    return b"/".join(part for part in name_bytes(argument).split(b"/") if part not in (b"", b"."))
 
 
-def is_directory(container: Reader, name: bytes) -> bool:
+def is_directory(container: winkfs.Reader, name: bytes) -> bool:
     """Return whether there is an entry for a directory of this name."""
     from winkfs.entry import FileType
 
@@ -367,7 +352,7 @@ def place_fault(name: bytes) -> str | None:
     return f"{fault}, which no mount shows: --force accepts it" if fault else None
 
 
-def missing(container: Reader) -> str:
+def missing(container: winkfs.Reader) -> str:
     from winkfs.registry import kind_of
 
     return f"no such file in the {kind_of(container.base)[0].name}"
@@ -399,7 +384,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def print_report(
-    report: Report, record: Mapping[str, Any], what: str, as_json: bool, more: int = 0
+    report: winkfs.Report, record: Mapping[str, Any], what: str, as_json: bool, more: int = 0
 ) -> int:
     """Print what a verify found -> exit status: notes on standard error, problems on standard
     output and a last line for `what`, or one record. more: problems that are not listed."""
@@ -461,27 +446,6 @@ def emit(record: object) -> None:
     import json
 
     sys.stdout.write(json.dumps(record, ensure_ascii=True) + "\n")
-
-
-def stat_record(stat: Stat) -> dict[str, Any]:
-    """Return the metadata of a file for JSON."""
-    return {
-        "name": stat.name,
-        "type": type_name(stat.ftype),
-        "size": stat.size,
-        "mtime": stat.mtime,
-        "mtime_ns": stat.mtime_ns,
-        "mode": f"{stat.mode:04o}",
-        "uid": stat.uid,
-        "gid": stat.gid,
-        "fileid": stat.fileid,
-    }
-
-
-def type_name(ftype: int) -> str:
-    from winkfs.entry import FileType
-
-    return FileType(ftype).name.lower() if ftype in list(FileType) else str(ftype)
 
 
 # --- columns ---

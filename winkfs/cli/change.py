@@ -6,9 +6,7 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, cast
+from typing import IO, TYPE_CHECKING, Final, cast
 
 import click
 
@@ -139,10 +137,8 @@ def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> No
             container.add_columns(schema)
         return
     if action == "drop":
-        from winkfs.container.container import Container
-
         with opened(base, "a") as container:
-            if not isinstance(container, Container):
+            if not isinstance(container, winkfs.Container):
                 raise click.ClickException(f"{base}: columns are dropped from containers only")
             container.drop_columns(words)
         return
@@ -166,7 +162,7 @@ def put(base: str, name: str, file: str, force: bool, values: tuple[str, ...]) -
     The mtime is the current time; the executable bit is copied from FILE. A NAME that is not a path
     (dir/, ../a, /a, a//b), or is below the name of a file, is refused.
     """
-    with source(file) as content, opened(base, "a") as container:
+    with click.open_file(file, "rb") as content, opened(base, "a") as container:
         executable = file != STDIN and os.fstat(content.fileno()).st_mode & stat.S_IXUSR
         refuse_own(container, content)
         ftype = FileType.EXEC if executable else FileType.FILE
@@ -201,17 +197,7 @@ def check_place(container: Files, name: bytes) -> None:
         raise click.ClickException(f"{container.base}: {to_str(name)}: {fault}")
 
 
-@contextlib.contextmanager
-def source(file: str) -> Iterator[BinaryIO]:
-    """Open the file to read, or standard input for `-`."""
-    if file == STDIN:
-        yield sys.stdin.buffer
-    else:
-        with Path(file).open("rb") as content:
-            yield content
-
-
-def refuse_own(container: Files, content: BinaryIO) -> None:
+def refuse_own(container: Files, content: IO[bytes]) -> None:
     """Refuse BASE.data itself, which would grow as it is read."""
     with contextlib.suppress(OSError):
         if os.path.samestat(os.stat(f"{container.base}.data"), os.fstat(content.fileno())):
@@ -230,8 +216,11 @@ def append(base: str, name: str, file: str) -> None:
     """
     import tempfile  # takes longer than the rest
 
-    with source(file) as content, tempfile.SpooledTemporaryFile(IN_MEMORY) as spool:
-        whole = _read(content, cast(BinaryIO, spool)) if file == STDIN else content
+    with (
+        click.open_file(file, "rb") as content,
+        tempfile.SpooledTemporaryFile(IN_MEMORY) as spool,
+    ):
+        whole = _read(content, cast(IO[bytes], spool)) if file == STDIN else content
         with opened(base, "a") as container:
             refuse_own(container, content)
             key = name_bytes(name)
@@ -243,7 +232,7 @@ def append(base: str, name: str, file: str) -> None:
                 container.append(key, data)
 
 
-def _read(content: BinaryIO, spool: BinaryIO) -> BinaryIO:
+def _read(content: IO[bytes], spool: IO[bytes]) -> IO[bytes]:
     """Read all of standard input: it may take hours, and may be interrupted."""
     while data := content.read(PIECE):
         spool.write(data)
@@ -282,9 +271,7 @@ def rm(
     with opened(base, mode) as container:
         removal = _Removal(container, failures, dry_run=dry_run, verbose=verbose)
         if where is not None:
-            from winkfs.dataset.dataset import Dataset
-
-            if isinstance(container, Dataset) and not dry_run:
+            if isinstance(container, winkfs.Dataset) and not dry_run:
                 container.expect_unchanged()
             removal.take_where(where, names)
             return failures.status
@@ -433,10 +420,9 @@ def _fault(container: Files, target: bytes) -> str | None:
 
 def _has_below(container: Files, name: bytes) -> bool:
     """Return whether any name is below this one. Cost: without a catalog a pass over all inodes."""
-    from winkfs.container.container import Container
     from winkfs.container.select import Query, positions_of
 
-    if isinstance(container, Container):
+    if isinstance(container, winkfs.Container):
         found = positions_of(container.store, Query.of_prefix(name + b"/"))
         if found is not None:
             return len(found) > 0

@@ -116,14 +116,16 @@ def rebalance(root: str, shard_size: int, shards: int | None, as_json: bool) -> 
 
 
 def _print_rewritten(root: str, done: Rewritten, as_json: bool, *, dry_run: bool = False) -> None:
-    record = {"base": root, "generation": done.generation, "removed": done.removed}
-    record |= {"added": done.added, "bytes_before": done.before, "bytes_after": done.after}
+    record = {
+        "base": root, "generation": done.generation, "removed": done.removed, "added": done.added,
+        "bytes_before": done.before, "bytes_after": done.after, "dry_run": dry_run,
+    }  # fmt: skip
     before = f"{counted(done.removed, 'shard')} of {done.before} bytes"
     after = f"{done.added} of {done.after}"
     line = f"generation {done.generation}: {before} became {after}"
     if dry_run:
         line = f"{before} would become about {after}"
-    answer(record | {"dry_run": dry_run}, as_json, line if done.removed else "nothing to do")
+    answer(record, as_json, line if done.removed else "nothing to do")
 
 
 @dataset.command()
@@ -192,9 +194,11 @@ def vacuum(root: str, keep: int, older_than: float, dry_run: bool, as_json: bool
     done = run(root, keep=keep, older_than=older_than, dry_run=dry_run)
     for note in done.notes:
         warn(note)
-    record = {"base": root, "oldest_generation": done.oldest, "shards": done.shards}
-    record |= {"leftovers": done.leftovers, "manifests": done.manifests, "bytes": done.bytes}
-    record |= {"notes": done.notes, "dry_run": dry_run}
+    record = {
+        "base": root, "oldest_generation": done.oldest, "shards": done.shards,
+        "leftovers": done.leftovers, "manifests": done.manifests, "bytes": done.bytes,
+        "notes": done.notes, "dry_run": dry_run,
+    }  # fmt: skip
     what = "would be removed" if dry_run else "removed"
     shards, leftovers = counted(len(done.shards), "shard"), counted(len(done.leftovers), "leftover")
     manifests = counted(len(done.manifests), "manifest")
@@ -222,8 +226,7 @@ def repair(root: str, apply: bool, as_json: bool) -> int:
     lines = [printable(line if apply else f"would be repaired: {line}") for line in done.mended]
     if done.copies:
         lines.append(f"{done.copies} copies of manifests {'made' if apply else 'are missing'}")
-    nothing = [] if lines or done.left else ["nothing to repair"]
-    answer(record, as_json, *lines, *nothing)
+    answer(record, as_json, *lines, *([] if lines or done.left else ["nothing to repair"]))
     for line in [] if as_json else done.left:
         warn(line)
     return 1 if done.left or (done.mended and not apply) else 0

@@ -16,7 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from winkformats.disk.paths import locate, open_file
+from winkformats.errors import FormatError
 from winkfs.cli._common import answer, printable
+from winkfs.container.ondisk.lock import WriterLock
 from winkfs.names import FILES, to_str
 from winkfs.units import time_text
 
@@ -63,11 +66,10 @@ def integer(text: str) -> int:
 
 
 @contextlib.contextmanager
-def opened(file: str, *, writable: bool = False) -> Iterator[Storage]:
-    """Open a file. A file of a container is opened for changes under the container's lock."""
-    from winkformats.disk.paths import open_file
+def opened(file: str, *, writable: bool = False) -> Iterator[tuple[Storage, Superblock]]:
+    """Open a file -> it, and its superblock. A file of a container is opened for changes under the
+    container's lock."""
     from winkformats.kv.superblock import read_superblock
-    from winkfs.container.ondisk.lock import WriterLock
 
     with contextlib.ExitStack() as stack:
         path = Path(file)
@@ -76,7 +78,8 @@ def opened(file: str, *, writable: bool = False) -> Iterator[Storage]:
                 belongs = read_superblock(storage).purpose.startswith("FSYS")
             if belongs:  # the lock comes before the file is opened: a writer may replace it
                 stack.callback(WriterLock(str(path.with_suffix(""))).release)
-        yield stack.enter_context(open_file(file, "w" if writable else "r"))
+        storage = stack.enter_context(open_file(file, "w" if writable else "r"))
+        yield storage, read_superblock(storage)
 
 
 @contextlib.contextmanager
@@ -88,12 +91,10 @@ def container_in(
     data    the kvseq whose keys an hindex compares; without it the stored hash decides
     key     the key to look up
     """
-    from winkformats.errors import FormatError
-    from winkformats.kv.superblock import FORMAT_NAMES, read_superblock
+    from winkformats.kv.superblock import FORMAT_NAMES
 
     with contextlib.ExitStack() as stack:
-        storage = stack.enter_context(opened(file, writable=writable))
-        block = read_superblock(storage)
+        storage, block = stack.enter_context(opened(file, writable=writable))
         if block["FORMAT"] not in FORMAT_NAMES:
             raise FormatError(f"{file}: FORMAT {block['FORMAT']:#x} is not known")
         form = FORMAT_NAMES[block["FORMAT"]]
@@ -124,11 +125,8 @@ def stored_hash(file: str, cellsz: int, key: bytes) -> KeyOf:
 @contextlib.contextmanager
 def keys_in(data: str) -> Iterator[KeyOf]:
     """Open a kvseq -> a function from kv_pointer to key."""
-    from winkformats.disk.paths import open_file
-    from winkformats.kv.sequence import KVSeq
-
     with open_file(data) as storage:
-        container = KVSeq.open(storage)
+        container = format_class("kvseq").open(storage)
         yield lambda pointer: container.get(pointer).key
 
 
@@ -348,13 +346,12 @@ def superblock(file: str, changes: tuple[tuple[str, str], ...], as_json: bool) -
     --set changes variables first and updates SBCKSUM. It changes nothing else in the file, and does
     not check that the values make sense.
     """
-    from winkformats.kv.superblock import read_superblock, write_first, write_second
+    from winkformats.kv.superblock import write_first, write_second
 
     values = dict(parse_variable(name, value) for name, value in changes)
     for name in values.keys() & set(FIXED):
         raise click.BadParameter(f"{name} is fixed when a file is created")
-    with opened(file, writable=bool(changes)) as storage:
-        block = read_superblock(storage)
+    with opened(file, writable=bool(changes)) as (storage, block):
         if values:
             block.update(values)
             write_first(storage, block)
@@ -418,8 +415,6 @@ def create(
     **shape: int | None,
 ) -> None:
     """Create an empty FILE. An existing file is not changed."""
-    from winkformats.disk.paths import locate
-
     given = {name: value for name, value in shape.items() if value is not None}
     for name in given.keys() - OPTIONS_OF[form]:
         raise click.UsageError(f"--{name} does not go with --format {form}")
@@ -467,8 +462,6 @@ def scan(file: str, as_json: bool) -> None:
     the exit status is 1. In one of version 1, bytes that are not a message are reported on standard
     error: they are damage, or remains that the broker left.
     """
-    from winkformats.disk.paths import open_file
-
     version = version_of(file)
     with open_file(file) as storage:
         found = found_in(version, storage)
@@ -506,7 +499,6 @@ def compact(file: str, ids: str, no_truncate: bool, force: bool) -> None:
     """
     import numpy as np
 
-    from winkformats.disk.paths import locate, open_file
     from winkfs.stores.messagestore import broker
 
     version, wanted = version_of(file), ids_in(ids)

@@ -38,8 +38,9 @@ def verify(base: str, as_json: bool) -> int:
     """
     with Progress("verifying", "bytes", bytes_to_read(base)) as bar:
         report = winkfs.verify(base, progress=bar)
-    record = {"base": base, "files": report.files, "entries": report.entries}
-    record |= {"bytes": report.bytes, "problems": report.problems, "more_problems": report.more}
+    record = {"base": base, "files": report.files, "entries": report.entries,
+              "bytes": report.bytes, "problems": report.problems,
+              "more_problems": report.more}  # fmt: skip
     record |= {"notes": report.notes} if report.notes else {}
     what = f"{base}: {counted(report.files, 'file')}, {counted(report.entries, 'entry')}"
     return print_report(report, record, what, as_json)
@@ -115,8 +116,8 @@ def compact(base: str, order: str, compress: str | None, dry_run: bool, as_json:
 
     with Progress("compacting", "bytes", bytes_to_read(base)) as bar:
         done = run(base, order=order, dry_run=dry_run, progress=bar, compress=compress)
-    record = {"base": base, "dry_run": dry_run, "bytes_before": done.before}
-    record |= {"bytes_after": done.after, "files": done.files}
+    record = {"base": base, "dry_run": dry_run, "bytes_before": done.before,
+              "bytes_after": done.after, "files": done.files}  # fmt: skip
     verb, files = "would become" if dry_run else "became", counted(done.files, "file")
     answer(record, as_json, f"{base}: {done.before} bytes {verb} {done.after}, {files}")
 

@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from winkfs.cli._common import JSON, emit, printable, warn
+from winkfs.errors import Locked
+from winkfs.registry import kind_of
 from winkfs.units import time_text
+from winkmount import mounts as mount_table
+from winkmount.binding import MountError
+from winkmount.options import parse
 
 if TYPE_CHECKING:
-    from winkmount.mounts import Mount
     from winkmount.source import Source
 
 log = logging.getLogger("winkfs.mount")
@@ -97,9 +101,6 @@ def mount(
 
     In /etc/fstab: `BASE DIR fuse.winkfs ro,nofail 0 0`. Reference: docs/mount.md.
     """
-    from winkfs.registry import kind_of
-    from winkmount.binding import MountError
-    from winkmount.options import parse
     from winkmount.service import Request, notify_systemd, serve, serve_in_background
 
     kind, path = kind_of(base)
@@ -119,8 +120,7 @@ def mount(
             log.warning("%s: a %s: mounted read-only", path, kind.name)
         return source
 
-    folder = path if kind.folder else ""
-    request = Request(opener, KIND, path, directory, parsed, binding, folder)
+    request = Request(opener, KIND, path, directory, parsed, binding, path if kind.folder else "")
     try:
         if foreground:
             serve(request, notify_systemd)
@@ -133,7 +133,6 @@ def mount(
 
 def _when_free(base: str, opener: Callable[[], Source]) -> Source:
     """Open a source. If the server of an earlier mount still ends, wait for it."""
-    from winkfs.errors import Locked
     from winkmount.service import is_ending
 
     chances = 2  # just after an umount the server may not have noticed yet that it ends
@@ -157,11 +156,8 @@ def _when_free(base: str, opener: Callable[[], Source]) -> Source:
 @click.option("-f", "--force", is_flag=True, help="Unmount even if its server does not answer.")
 def umount(directory: str, lazy: bool, force: bool) -> None:
     """Unmount DIR. Returns when everything is synced and the server has ended."""
-    from winkmount.binding import MountError
-    from winkmount.mounts import unmount
-
     try:
-        unmount(directory, KIND, lazy=lazy, force=force, note=warn)
+        mount_table.unmount(directory, KIND, lazy=lazy, force=force, note=warn)
     except MountError as error:
         raise click.ClickException(str(error)) from None
 
@@ -175,9 +171,7 @@ def mounts(as_json: bool) -> None:
     "dead": `winkfs umount` or the next mount on its directory cleans it up. A server whose sync
     failed is listed as "failed": `winkfs info DIR` shows the reason.
     """
-    from winkmount.mounts import mounts as all_mounts
-
-    found = [mount for mount in all_mounts() if mount.kind == f"fuse.{KIND}"]
+    found = [mount for mount in mount_table.mounts() if mount.kind == f"fuse.{KIND}"]
     with ThreadPoolExecutor(max(len(found), 1)) as pool:  # a second for all, not for each
         records = list(pool.map(mount_record, found))
     if as_json:
@@ -187,23 +181,21 @@ def mounts(as_json: bool) -> None:
         _print([("BASE", "DIR", "MODE", "PID", "SINCE"), *map(_row, records)])
 
 
-def mounted(directory: str) -> Mount | None:
+def mounted(directory: str) -> mount_table.Mount | None:
     """Return the winkfs mount on this directory, None if there is none."""
-    from winkmount.mounts import canonical, mount_at
-
-    mount = mount_at(canonical(directory))
+    mount = mount_table.mount_at(mount_table.canonical(directory))
     return mount if mount is not None and mount.kind == f"fuse.{KIND}" else None
 
 
-def mount_record(mount: Mount) -> Record:
+def mount_record(mount: mount_table.Mount) -> Record:
     """Return what the kernel has on a mount and what its server reports."""
-    from winkmount.mounts import ask
-
-    record: Record = {"base": mount.origin, "directory": mount.point}
-    record |= {"mode": "ro" if mount.ro else "rw", "state": "serving", "pid": None, "since": None}
+    record: Record = {
+        "base": mount.origin, "directory": mount.point, "mode": "ro" if mount.ro else "rw",
+        "state": "serving", "pid": None, "since": None,
+    }  # fmt: skip
     try:
-        record["pid"] = int(ask(mount.point, f"user.{KIND}.pid", PATIENCE))
-        record |= json.loads(ask(mount.point, f"user.{KIND}.status", PATIENCE))
+        record["pid"] = int(mount_table.ask(mount.point, f"user.{KIND}.pid", PATIENCE))
+        record |= json.loads(mount_table.ask(mount.point, f"user.{KIND}.status", PATIENCE))
         if record.get("failed"):
             record["state"] = "failed"
     except OSError as error:

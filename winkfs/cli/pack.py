@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+import winkfs
 from winkfs.cli._common import (
     AS_OF,
     BASE,
     COMPRESS,
     MAX_RATIO,
     STDIN,
-    BadList,
     Progress,
     bad_records,
     emit,
@@ -25,6 +25,7 @@ from winkfs.cli._common import (
     warn,
 )
 from winkfs.names import to_str
+from winkfs.registry import kind_of
 from winkfs.units import CLAMPED, size_text
 
 if TYPE_CHECKING:
@@ -119,12 +120,10 @@ def pack(
         raise click.UsageError("--checksum goes with --update")
     if source == STDIN and files_from == STDIN:
         raise click.UsageError("standard input cannot be both the tar file and the list")
-    import winkfs
-    from winkfs.registry import kind_of
-
     if classic and (shards is not None or kind_of(base)[0].versions):
         raise click.UsageError("--classic goes with a single container")
     began = time.monotonic()
+    noted_files: dict[str, list[dict[str, str]]] = {"left_out": [], "failed": [], "clamped": []}
     whole = source == STDIN or Path(source).is_file()  # a tar file, which messages name
     where = "standard input" if source == STDIN else source
     with contextlib.ExitStack() as stack:
@@ -132,12 +131,21 @@ def pack(
             Progress("packing", "files", quiet=quiet, where=where if whole else "")
         )
         bad = stack.enter_context(bad_records(bad_list))
-        notes = Noted(where, bar, bad, keep=as_json)
+
+        def note(noted: Note) -> None:
+            bar.note(noted)
+            kind = "failed" if noted.failed else "clamped" if noted.what == CLAMPED else "left_out"
+            reason = {"name": to_str(noted.name), "reason": noted.what}
+            if as_json:
+                noted_files[kind].append(reason)
+            if noted.failed:
+                bad({"where": where} | reason)
+
         names = _names(files_from, stack)
         left_out = [glob_text(pattern) for pattern in exclude]
         report = winkfs.pack(
             source, base, shards=shards, ao=ao, classic=classic, update=update, checksum=checksum,
-            xattrs=xattrs, exclude=left_out, names=names, note=notes, progress=bar,
+            xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
             compress=compress, ignore_zeros=ignore_zeros, max_ratio=max_ratio,
         )  # fmt: skip
     if report.failed:
@@ -149,30 +157,8 @@ def pack(
         warn(_summary(report, time.monotonic() - began))
     if as_json:
         counts = {name: getattr(report, name) for name in (*COUNTS, "updated", "unchanged")}
-        emit({"base": base, **counts, **notes.lists})
+        emit({"base": base, **counts, **noted_files})
     return 1 if report.failed else 0
-
-
-class Noted:
-    """Printer of notes on files that were left out, failed or were changed to fit.
-
-    where  the source
-    bad    receives what failed
-    keep   fill `lists` for JSON: left_out, failed, clamped
-    """
-
-    def __init__(self, where: str, bar: Progress, bad: BadList, *, keep: bool) -> None:
-        self._where, self._bar, self._bad, self._keep = where, bar, bad, keep
-        self.lists: dict[str, list[dict[str, str]]] = {"left_out": [], "failed": [], "clamped": []}
-
-    def __call__(self, noted: Note) -> None:
-        self._bar.note(noted)
-        name = to_str(noted.name)
-        kind = "failed" if noted.failed else "clamped" if noted.what == CLAMPED else "left_out"
-        if self._keep:
-            self.lists[kind].append({"name": name, "reason": noted.what})
-        if noted.failed:
-            self._bad({"where": self._where, "name": name, "reason": noted.what})
 
 
 def _summary(report: PackReport, seconds: float) -> str:
@@ -189,9 +175,7 @@ def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[byte
 
     if files_from is None:
         return None
-    if files_from == STDIN:
-        return listed_names(sys.stdin.buffer)
-    return listed_names(stack.enter_context(Path(files_from).open("rb")))
+    return listed_names(stack.enter_context(click.open_file(files_from, "rb")))
 
 
 @click.command()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -45,12 +44,8 @@ from winkfs.errors import NoSuchFile, Refusal
 from winkfs.stores import ledgerq
 from winkfs.units import NANO, time_text
 
-if TYPE_CHECKING:
-    from winkfs.stores.ledgerq import Message, Queue
-
 PRIORITIES: Final = ("low", "medium", "high")
 BATCH: Final = 16  # messages that are popped at a time
-POLL_SECONDS: Final = 0.05  # between attempts of a pop that waits
 MAIN: Final = ""  # the consumer that has no name
 ORIGINAL: Final = "dlq.original_msg_id"
 DEAD: Final = (".dlq", "/dlq")  # behind the path of a queue: its queue of dead letters
@@ -67,7 +62,9 @@ def queue() -> None:
     """
 
 
-def opened(base: str, *, change: bool = False, **options: Any) -> AbstractContextManager[Queue]:
+def opened(
+    base: str, *, change: bool = False, **options: Any
+) -> AbstractContextManager[ledgerq.Queue]:
     """Return the queue, open; to change it, shared with other processes."""
     if change:
         check(base)
@@ -139,8 +136,10 @@ def push(
     without links. Lines of a pipe can be popped as they come. With --key the id of the message
     with that key is printed.
     """
-    options: dict[str, Any] = {"ttl": ttl, "headers": pairs(headers, "VALUE"), "compress": compress}
-    options["priority"] = None if priority is None else PRIORITIES.index(priority)
+    options: dict[str, Any] = {
+        "ttl": ttl, "headers": pairs(headers, "VALUE"), "compress": compress,
+        "priority": None if priority is None else PRIORITIES.index(priority),
+    }  # fmt: skip
     options = {name: value for name, value in options.items() if value not in (None, {})}
     limits = {"bytes": segment_size, "messages": segment_messages}
     rotation = ledgerq.Rotation(**{name: size for name, size in limits.items() if size is not None})
@@ -208,24 +207,22 @@ def pop(
 
 
 def _popped(
-    found: Queue, count: int | None, patience: float, visible: float, consumer: str
-) -> Iterator[list[Message]]:
+    found: ledgerq.Queue, count: int | None, patience: float, visible: float, consumer: str
+) -> Iterator[list[ledgerq.Message]]:
     """Pop up to `count` messages, None: all; until none has come for `patience` seconds."""
-    last = time.monotonic()
     while count is None or count:
         size = BATCH if count is None else min(BATCH, count)
         some = found.pop_many(size, visible=visible, consumer=consumer)
-        if some:
-            yield some
-            last = time.monotonic()
-            count = None if count is None else count - len(some)
-        elif time.monotonic() - last >= patience:
-            return
-        else:
-            time.sleep(POLL_SECONDS)
+        if not some:
+            waited = found.pop(visible=visible, timeout=patience, consumer=consumer)
+            if waited is None:
+                return
+            some = [waited]
+        yield some
+        count = None if count is None else count - len(some)
 
 
-def _empty(found: Queue, consumer: str) -> NoSuchFile:
+def _empty(found: ledgerq.Queue, consumer: str) -> NoSuchFile:
     facts = found.stats()
     leased = (facts if consumer == MAIN else facts["consumers"][consumer])["in_flight"]
     also = f", and {leased} that are leased" if leased else ""
@@ -247,13 +244,15 @@ def peek(base: str, count: int, every: bool, lines: bool, consumer: str, as_json
             raise _empty(found, consumer)
 
 
-def _write(found: Queue, messages: Iterable[Message], lines: bool, as_json: bool) -> int:
+def _write(
+    found: ledgerq.Queue, messages: Iterable[ledgerq.Message], lines: bool, as_json: bool
+) -> int:
     """Write messages to standard output -> how many."""
     facts = partial(_facts, found) if as_json else None
     return sum(1 for _ in written(messages, "payload", facts, lines))
 
 
-def _facts(found: Queue, message: Message) -> dict[str, Any]:
+def _facts(found: ledgerq.Queue, message: ledgerq.Message) -> dict[str, Any]:
     from winkformats.ledgerq.segment import name_of
 
     # None if it means nothing: LedgerQ stores no priority for a low one.
@@ -306,7 +305,7 @@ def verify(base: str, as_json: bool) -> int:
 
     Prints one line per problem; the exit status is 1 if there is any.
     """
-    from winkfs.stores.ledgerq.check import verify as run
+    from winkfs.stores.ledgerq.records import verify as run
 
     return report_check(
         base, "message", run, as_json,
@@ -324,7 +323,7 @@ def repair(base: str, as_json: bool) -> None:
     Bytes that are no messages are kept beside it, in files that end in .cut. push and pop repair
     only what they need; this reads everything.
     """
-    from winkfs.stores.ledgerq.check import repair as run
+    from winkfs.stores.ledgerq.records import repair as run
 
     check(base)
     steps = run(base)
@@ -443,8 +442,7 @@ def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json:
 
 
 def _letters(base: str) -> str | None:
-    places = [base.rstrip("/") + suffix for suffix in DEAD]
-    return next(filter(ledgerq.is_queue, places), None)
+    return next(filter(ledgerq.is_queue, [base.rstrip("/") + suffix for suffix in DEAD]), None)
 
 
 def _list_letters(place: str, count: int | None, as_json: bool, *, some: bool) -> None:

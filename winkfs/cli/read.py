@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+import winkfs
+from winkformats.disk.paths import open_file
 from winkformats.errors import FormatError
 from winkfs.cli._common import (
     AS_OF,
@@ -42,22 +44,21 @@ from winkfs.cli._common import (
     print_facts,
     printable,
     shown,
-    stat_record,
-    type_name,
 )
 from winkfs.entry import FileType, Stat
 from winkfs.names import DATA, is_glob, literal_prefix, to_str, to_strs
+from winkfs.registry import find_kind
 from winkfs.units import NANO, time_text, to_ns
 
 if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock
     from winkfs.container.table import FileTable
     from winkfs.mounting.lookup import CacheBudget
-    from winkfs.reader import Reader
 
 DAY: Final = 86_400  # seconds
 CACHED_BYTES: Final = 8 << 20  # bytes that `cat` reads and may leave in the page cache
 MINUTES: Final = 1440  # of a day
+KIND_BITS: Final[dict[int, int]] = {FileType.DIR: modes.S_IFDIR, FileType.LINK: modes.S_IFLNK}
 Record = dict[str, Any]
 
 
@@ -103,28 +104,23 @@ def ls(
         timed = since is not None or until is not None or where is not None
         there = listing.count or timed
         if glob is not None and not (there or is_directory(container, as_path(glob))):
-            what = "no name matches" if is_glob(glob) else missing(container)
-            failures.add(glob, what)
+            failures.add(glob, "no name matches" if is_glob(glob) else missing(container))
     return failures.status
 
 
 def _list(
-    container: Reader,
+    container: winkfs.Reader,
     glob: str | None,
     since: float | None,
     until: float | None,
     where: str | None,
     to: _Listing,
 ) -> None:
-    from winkfs.container.container import Container
-    from winkfs.dataset.dataset import Dataset
-
     match: Callable[[str], object] | None = None
     prefix = b""
     itself = None if glob is None else _itself(container, glob)
     if itself is not None and where is None and not to.columns:
-        name = itself
-        stat = container.stat(name)
+        stat = container.stat(itself)
         if (since is None or stat.mtime >= since) and (until is None or stat.mtime < until):
             to.write(stat)
         return
@@ -135,16 +131,16 @@ def _list(
     elif glob is not None:  # a directory: what is below
         path = as_path(glob)
         prefix = path + b"/" if path else b""
-    if isinstance(container, Container | Dataset):
+    if isinstance(container, winkfs.Container | winkfs.Dataset):
         times, owner = (to_ns(since), to_ns(until)), (0, 0)
-        if isinstance(container, Container):
+        if isinstance(container, winkfs.Container):
             owner = container.store.owner
         found = container.rows(prefix, to.failures.damage, times, where, to.columns)
         if found is not None:
             for rows in found:
                 to.write_rows(rows, match, owner)
             return
-    asked: dict[str, Any] = {"where": where} if isinstance(container, Dataset) else {}
+    asked: dict[str, Any] = {"where": where} if isinstance(container, winkfs.Dataset) else {}
     if where is not None and not asked:
         raise click.ClickException(f"{container.base}: --where is for containers and data sets")
     for entry in container.scan(since, until, to_str(prefix), problem=to.failures.damage, **asked):
@@ -152,7 +148,7 @@ def _list(
             to.write(entry)
 
 
-def _itself(container: Reader, argument: str) -> bytes | None:
+def _itself(container: winkfs.Reader, argument: str) -> bytes | None:
     """Return the name of the one file that is meant, None for a glob or a directory."""
     name = name_bytes(argument)
     if name not in container:
@@ -174,7 +170,12 @@ class _Listing:
     """Printer of a listing. count: files that were printed."""
 
     def __init__(
-        self, container: Reader, long: bool, as_json: bool, failures: Failures, columns: list[str]
+        self,
+        container: winkfs.Reader,
+        long: bool,
+        as_json: bool,
+        failures: Failures,
+        columns: list[str],
     ) -> None:
         from winkfs.container.handle import check_columns
 
@@ -301,7 +302,24 @@ def _columns_json(values: Mapping[str, Any]) -> Record:
     return {name: column_json(value) for name, value in values.items()}
 
 
-_type = functools.cache(type_name)
+@functools.cache
+def _type(ftype: int) -> str:
+    return FileType(ftype).name.lower() if ftype in list(FileType) else str(ftype)
+
+
+def stat_record(stat: Stat) -> Record:
+    """Return the metadata of a file for JSON."""
+    return {
+        "name": stat.name,
+        "type": _type(stat.ftype),
+        "size": stat.size,
+        "mtime": stat.mtime,
+        "mtime_ns": stat.mtime_ns,
+        "mode": f"{stat.mode:04o}",
+        "uid": stat.uid,
+        "gid": stat.gid,
+        "fileid": stat.fileid,
+    }
 
 
 def _long(ftype: int, mode: int, uid: int, gid: int, size: int, mtime_ns: int) -> str:
@@ -312,7 +330,8 @@ def _long(ftype: int, mode: int, uid: int, gid: int, size: int, mtime_ns: int) -
 @functools.cache
 def _owned(ftype: int, mode: int, uid: int, gid: int) -> str:
     owner, group = _account(pwd.getpwuid, uid), _account(grp.getgrgid, gid)
-    return f"{_mode(ftype, mode)} 1 {owner:8} {group:8}"
+    kind = KIND_BITS.get(ftype, modes.S_IFREG)
+    return f"{modes.filemode(kind | mode)} 1 {owner:8} {group:8}"
 
 
 def _when(seconds: int) -> str:
@@ -351,16 +370,6 @@ def _second(seconds: int) -> str:
 
 
 @functools.cache
-def _mode(ftype: int, mode: int) -> str:
-    return modes.filemode(_kind(ftype) | mode)
-
-
-def _kind(ftype: int) -> int:
-    kinds: dict[int, int] = {FileType.DIR: modes.S_IFDIR, FileType.LINK: modes.S_IFLNK}
-    return kinds.get(ftype, modes.S_IFREG)
-
-
-@functools.cache
 def _account(look_up: Callable[[int], tuple[Any, ...]], number: int) -> str:
     """Return the name of a user or a group, its number if there is none."""
     try:
@@ -394,11 +403,9 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
     return failures.status
 
 
-def _is_many(container: Reader, argument: str) -> bool:
+def _is_many(container: winkfs.Reader, argument: str) -> bool:
     """Return whether an argument is a glob to be looked up in the catalog of a container."""
-    from winkfs.container.container import Container
-
-    if not is_glob(argument) or not isinstance(container, Container):
+    if not is_glob(argument) or not isinstance(container, winkfs.Container):
         return False
     try:
         return name_bytes(argument) not in container
@@ -453,7 +460,7 @@ class CacheLimit:
             self._storage.drop_seen()
 
 
-def _write(container: Reader, name: bytes) -> bool:
+def _write(container: winkfs.Reader, name: bytes) -> bool:
     """Write the content of a file -> False for a directory."""
     if container.stat(name).ftype == FileType.DIR:
         return False
@@ -498,7 +505,6 @@ def info(base: str, as_json: bool) -> int:
     other problems use verify.
     """
     from winkfs.cli.mount import mount_record, mounted
-    from winkfs.registry import find_kind
 
     mount = None if Path(base + DATA).exists() else mounted(base)
     if mount:
@@ -519,7 +525,6 @@ def info(base: str, as_json: bool) -> int:
 
 def file_record(file: str) -> Record:
     """Return what the superblock of a file has. Raises FormatError for any other file; OSError."""
-    from winkformats.disk.paths import open_file
     from winkformats.kv.superblock import FORMAT_NAMES, read_superblock
 
     with open_file(file) as storage:

@@ -30,7 +30,6 @@ from winkfs.stores import ringpage
 
 if TYPE_CHECKING:
     from winkformats.ringpage.page import Record
-    from winkfs.stores.ringpage import Ring
 
 FILE: Final = click.argument("base", metavar="FILE", shell_complete=complete_file)
 
@@ -45,18 +44,19 @@ def ring() -> None:
     """
 
 
-def opened(file: str, mode: Literal["r", "a"] = "r") -> AbstractContextManager[Ring]:
+def opened(file: str, mode: Literal["r", "a"] = "r") -> AbstractContextManager[ringpage.Ring]:
     """Return the buffer, open. If the command fails, records that were popped come again."""
     return reporting(ringpage.Ring(file, mode))
 
 
-def _facts(found: Ring, record: Record) -> dict[str, Any]:
+def _facts(found: ringpage.Ring, record: Record) -> dict[str, Any]:
     offset = found.settings.offset(record.page) + record.offset
-    size = len(record.body)
-    return {"id": record.number, "offset": offset, "page": record.page, "size": size}
+    return {"id": record.number, "offset": offset, "page": record.page, "size": len(record.body)}
 
 
-def _written(found: Ring, count: int | None, lines: bool, as_json: bool) -> Iterator[Record]:
+def _written(
+    found: ringpage.Ring, count: int | None, lines: bool, as_json: bool
+) -> Iterator[Record]:
     """Write up to `count` of the oldest records, None: all. Raises NoSuchFile if none is there."""
     facts, none = (partial(_facts, found) if as_json else None), count is not None
     for record in written(islice(found.records(), count), "body", facts, lines):

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
+import winkfs
 from winkformats.errors import FormatError
 from winkfs.cli._common import (
     JSON,
@@ -29,12 +31,10 @@ from winkfs.cli._common import (
 )
 from winkfs.cli.verbs import DIR, bodies_of, put_all, report_check
 from winkfs.errors import NoSuchFile, Refusal
+from winkfs.registry import Kind, find_kind, kinds_with
 from winkfs.units import parse_size
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    from winkfs.registry import Kind
     from winkfs.stores.records import Records, Row
 
 Record = dict[str, Any]
@@ -81,8 +81,6 @@ def records(base: str, mode: str = "r", *, force: bool = False) -> Iterator[Reco
 def store_at(base: str) -> tuple[Kind, str]:
     """Return the kind of the store at a path, and its canonical path. Raises NoSuchFile; Refusal
     for a store that does not contain records."""
-    from winkfs.registry import find_kind
-
     found = find_kind(base)
     if found is None and os.path.isdir(base):
         raise Refusal("a folder, but no store: see winkfs store create --help", base)
@@ -109,8 +107,6 @@ def _no_records(kind: Kind, base: str) -> Refusal:
 
 def kinds() -> dict[str, Kind]:
     """Return the kinds that can be created by their short names, as `log` for a log store."""
-    from winkfs.registry import kinds_with
-
     return {kind.name.removesuffix(" store"): kind for kind in kinds_with("create")}
 
 
@@ -118,8 +114,6 @@ def complete_kind(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the name of a kind for the shell."""
-    from click.shell_completion import CompletionItem
-
     return [CompletionItem(name) for name in kinds() if name.startswith(incomplete)]
 
 
@@ -301,8 +295,6 @@ def verify(base: str, as_json: bool) -> int:
 
     Prints one line per problem; the exit status is 1 if there is any.
     """
-    import winkfs
-
     store_at(base)
     return report_check(base, "record", winkfs.verify, as_json)
 

@@ -9,7 +9,6 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -166,11 +165,7 @@ def batches_of(files: tuple[str, ...], lines: bool) -> Iterator[list[bytes]]:
     """
     for file in files or (STDIN,):
         for path in _below(file) if os.path.isdir(file) else [file]:
-            with (
-                contextlib.nullcontext(sys.stdin.buffer)
-                if path == STDIN
-                else Path(path).open("rb") as content
-            ):
+            with click.open_file(path, "rb") as content:
                 if lines:
                     yield from _lines(content)
                 else:

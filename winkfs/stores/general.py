@@ -20,7 +20,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,10 +32,8 @@ from winkfs.names import OWN, length_fault, shown, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.registry import kind_of, open_silently
 from winkfs.stores.records import MODE, Ids, Records, Row, batches
+from winkmount.options import Options
 from winkmount.source import Attr, DirEntry, Source, refuse
-
-if TYPE_CHECKING:
-    from winkmount.options import Options
 
 FLAT_RECORDS: Final = 4096  # records of a directory without subdirectories, on average
 LISTING_LIFETIME: Final = 10  # ids are reused for so many times the span that collecting them took
@@ -54,8 +52,7 @@ def info(path: str) -> dict[str, Any]:
     with open_silently(path) as store:
         record = {"base": path, "kind": kind_of(path)[0].name}
         if isinstance(store, Records):
-            facts = {"records": len(store), **store.stats()}
-            return record | facts | {"problems": store.problems}
+            return {**record, "records": len(store), **store.stats(), "problems": store.problems}
         sizes = [entry.size for entry in store.scan()]
         return record | {"files": len(sizes), "bytes": sum(sizes), "problems": store.problems}
 
@@ -111,14 +108,54 @@ def mount(path: str, options: Options) -> Source:
     return RecordSource(store)
 
 
-class ReaderSource(Source):
+class StoreSource(Source):
+    """Base of the mounts of stores, which are read-only."""
+
+    def __init__(self, store: Reader) -> None:
+        """Raises OSError."""
+        self._store = store
+        self._look()
+
+    def _look(self) -> None:
+        """Note time and owner of the folder, which all directories have."""
+        folder = os.stat(self._store.base)
+        self._owner = folder.st_mtime_ns, folder.st_uid, folder.st_gid
+
+    def _folder(self, id: int) -> Attr:
+        """Return the attributes of a directory."""
+        return Attr(id, stat.S_IFDIR | 0o755, 0, *self._owner)
+
+    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
+        return {}
+
+    def seek(self, id: int, offset: int, *, hole: bool) -> int:
+        """Find data or a hole in a file without holes. Raises OSError (ENXIO)."""
+        size = self.stat(id).size
+        if not 0 <= offset < size:
+            raise refuse(errno.ENXIO)
+        return size if hole else offset
+
+    def releasedir(self, handle: object) -> None:
+        """Do nothing: a listing needs no release."""
+
+    def open(self, id: int, *, write: bool, truncate: bool) -> None:
+        """Do nothing: the store is open already."""
+
+    def release(self, id: int) -> None:
+        """Do nothing, as `open`."""
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class ReaderSource(StoreSource):
     """The files of a store as of the mount. Memory: 1 KB a file."""
 
     root = 1
 
     def __init__(self, store: Reader) -> None:
         """Raises CorruptError, OSError."""
-        self._store = store
+        super().__init__(store)
         files = {shown(to_bytes(entry.name)): entry for entry in store.scan()}
         for path in [path for path in files if length_fault(path)]:
             log.warning("not shown: %s: %s", to_str(path), length_fault(path))
@@ -134,8 +171,6 @@ class ReaderSource(Source):
                 files[path + OWN] = entry
                 self._add(path + OWN, False)
         self._files = files
-        folder = os.stat(store.base)
-        self._owner = folder.st_mtime_ns, folder.st_uid, folder.st_gid
 
     def _add(self, path: bytes, is_directory: bool) -> None:
         if is_directory:
@@ -164,16 +199,12 @@ class ReaderSource(Source):
         for number in range(offset, len(names)):
             yield DirEntry(names[number], self.lookup(directory, names[number]), number + 1)
 
-    def releasedir(self, directory: int) -> None:
-        """Do nothing, as `open`."""
-
     # attributes
 
     def stat(self, id: int) -> Attr:
         path = self._paths[id]
         if path in self._below:
-            mtime_ns, uid, gid = self._owner
-            return Attr(id, stat.S_IFDIR | 0o755, 0, mtime_ns, uid, gid)
+            return self._folder(id)
         entry = self._files[path]
         kind = stat.S_IFLNK if entry.ftype == FileType.LINK else stat.S_IFREG
         mode, times = kind | entry.mode, (entry.mtime_ns, entry.uid, entry.gid)
@@ -182,26 +213,14 @@ class ReaderSource(Source):
     def readlink(self, id: int) -> bytes:
         return self._store.read(self._files[self._paths[id]].name)
 
-    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
-        return {}
-
     def facts(self, id: int) -> Mapping[str, str]:
         return {}
 
     # content
 
-    def open(self, id: int, *, write: bool, truncate: bool) -> None:
-        """Do nothing: the store is open already."""
-
-    def release(self, id: int) -> None:
-        """Do nothing, as `open`."""
-
     def read(self, id: int, offset: int, size: int) -> bytes:
         entry = self._files[self._paths[id]]
         return self._store.read(entry.name, offset, max(min(size, entry.size - offset), 0))
-
-    def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        return _seek(self.stat(id).size, offset, hole=hole)
 
     # the whole
 
@@ -211,16 +230,6 @@ class ReaderSource(Source):
     def statfs(self) -> Mapping[str, int]:
         size = sum(entry.size for entry in self._files.values())
         return _statfs(size, len(self._paths))
-
-    def close(self) -> None:
-        self._store.close()
-
-
-def _seek(size: int, offset: int, *, hole: bool) -> int:
-    """Find data or a hole in a file without holes. Raises OSError (ENXIO)."""
-    if not 0 <= offset < size:
-        raise refuse(errno.ENXIO)
-    return size if hole else offset
 
 
 def _statfs(size: int, files: int) -> dict[str, int]:
@@ -298,16 +307,18 @@ class _Listing:
     stop: int
 
 
-class RecordSource(Source):
+class RecordSource(StoreSource):
     """Records of a store as of the mount, or of the last `refresh`.
 
     Memory in addition to the store's, once a directory has been listed: the id of each record, as
     a number or as text; twice that while the ids are collected.
     """
 
+    _store: Records
+
     def __init__(self, store: Records) -> None:
         """Raises OSError."""
-        self._store = store
+        super().__init__(store)
         fan = NumberFan if store.numbers else TextFan
         self._fan: TextFan | NumberFan = fan(levels_of(len(store), fan.width))
         self._places = Places()  # paths of directories end with "/"
@@ -315,11 +326,6 @@ class RecordSource(Source):
         self._ids: Ids | None = None
         self._stale, self._good_until = False, 0.0
         self._bodies: dict[int, bytes] = {}
-        self._look()
-
-    def _look(self) -> None:
-        folder = os.stat(self._store.base)
-        self._owner = folder.st_mtime_ns, folder.st_uid, folder.st_gid
 
     def refresh(self) -> bool:
         """See `winkmount.source.Source`."""
@@ -376,8 +382,9 @@ class RecordSource(Source):
 
     def readdir(self, found: _Listing, offset: int) -> Iterator[DirEntry]:
         level = found.path.count(b"/")
-        below = level < self._fan.levels
-        return self._directories(found, level, offset) if below else self._records(found, offset)
+        if level < self._fan.levels:
+            return self._directories(found, level, offset)
+        return self._records(found, offset)
 
     def _directories(self, found: _Listing, level: int, offset: int) -> Iterator[DirEntry]:
         at = found.at + offset
@@ -397,9 +404,6 @@ class RecordSource(Source):
                 name = row.id.encode()
                 yield DirEntry(name, self._record(row, name), behind[name])
 
-    def releasedir(self, found: _Listing) -> None:
-        """Do nothing: the ids are released with the listing."""
-
     # attributes
 
     def stat(self, id: int) -> Attr:
@@ -411,20 +415,15 @@ class RecordSource(Source):
     def _directory(self, path: bytes) -> Attr:
         id = self._places.directory_id(path)
         self._places.note(id, path)
-        mtime_ns, uid, gid = self._owner
-        return Attr(id, stat.S_IFDIR | 0o755, 0, mtime_ns, uid, gid)
+        return self._folder(id)
 
     def _record(self, row: Row, name: bytes) -> Attr:
         id = self._places.other_id(name)
         self._places.note(id, name)
-        mtime = self._store.mtime_of(row)
-        return Attr(id, stat.S_IFREG | MODE, row.size, mtime, *self._owner[1:])
+        return Attr(id, stat.S_IFREG | MODE, row.size, self._store.mtime_of(row), *self._owner[1:])
 
     def readlink(self, id: int) -> bytes:
         raise refuse(errno.EINVAL)
-
-    def xattrs(self, id: int) -> Mapping[bytes, bytes]:
-        return {}
 
     def facts(self, id: int) -> Mapping[str, str]:
         path = self._places[id]
@@ -456,9 +455,6 @@ class RecordSource(Source):
                 del self._bodies[next(iter(self._bodies))]
         return body[offset : offset + size]
 
-    def seek(self, id: int, offset: int, *, hole: bool) -> int:
-        return _seek(self.stat(id).size, offset, hole=hole)
-
     # the whole
 
     def status(self) -> Mapping[str, object]:
@@ -466,9 +462,6 @@ class RecordSource(Source):
 
     def statfs(self) -> Mapping[str, int]:
         return _statfs(int(self._store.stats()["bytes"]), len(self._store))
-
-    def close(self) -> None:
-        self._store.close()
 
 
 def _name(id: Any) -> bytes:

@@ -13,11 +13,11 @@ kind with `open`, which returns a `Reader`, needs nothing else: `winkfs.stores.g
 from __future__ import annotations
 
 import os
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
+from pkgutil import iter_modules, resolve_name
 from typing import Any, Final
 
 from winkfs.errors import FileExists, Refusal
@@ -76,8 +76,7 @@ class Kind:
             raise Refusal(f"{what} is not for a {self.name}", path)
         if callable(found):
             return found
-        module, _, function = found.partition(":")
-        return getattr(import_module(module), function)  # type: ignore[no-any-return]
+        return resolve_name(found)  # type: ignore[no-any-return]
 
 
 _kinds: Final[dict[str, Kind]] = {}
@@ -86,6 +85,15 @@ _kinds: Final[dict[str, Kind]] = {}
 def register(kind: Kind) -> None:
     """Add a kind of store. It replaces one of the same name."""
     _kinds[kind.name] = kind
+
+
+def folder_with(test: str) -> Callable[[str], str | None]:
+    """Return a `detect` for folders that pass a test, given as "module:function"."""
+
+    def detect(path: str) -> str | None:
+        return path.rstrip("/") or "/" if resolve_name(test)(path) else None
+
+    return detect
 
 
 def find_kind(path: str) -> tuple[Kind, str] | None:
@@ -116,8 +124,9 @@ def refuse_other(path: str, kind: str) -> None:
     if there or directory.info(base_of(name) + DATA) is not None:
         found = find_kind(path)
         if found is not None and found[0].name != kind:
-            what = f"a {found[0].name} is there already: choose another name, or remove it"
-            raise FileExists(what, path)
+            raise FileExists(
+                f"a {found[0].name} is there already: choose another name, or remove it", path
+            )
 
 
 def kind_named(name: str) -> Kind:
@@ -154,7 +163,7 @@ def _load_stores() -> None:
     """Load the kinds in the folder `winkfs/stores`, and those of installed entry points."""
     import winkfs.stores
 
-    for found in pkgutil.iter_modules(winkfs.stores.__path__):
+    for found in iter_modules(winkfs.stores.__path__):
         if found.ispkg:
             import_module(f"winkfs.stores.{found.name}.kind")
     from importlib.metadata import entry_points  # slow to import: only where nothing else fits
@@ -163,9 +172,11 @@ def _load_stores() -> None:
         try:
             entry.load()
         except Exception as error:  # whatever the code of others raises
-            why = f"{type(error).__name__}: {error}: reinstall or remove what it came with"
-            what = f"the kind of store {entry.name!r} cannot be loaded: {why}"
-            raise Refusal(what, entry.value) from error
+            raise Refusal(
+                f"the kind of store {entry.name!r} cannot be loaded: {type(error).__name__}: "
+                f"{error}: reinstall or remove what it came with",
+                entry.value,
+            ) from error
 
 
 # --- the kinds that winkfs has of its own ---

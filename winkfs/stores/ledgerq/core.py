@@ -282,8 +282,7 @@ class Turns:
         until = time.monotonic() + 1.0  # a process that ends has it alone for a moment
         while (shares := directory.lock(LOCK, shared=True)) is None:
             if time.monotonic() > until:
-                what = "another process has the queue open for itself: stop it"
-                raise Locked(what, access.path)
+                raise Locked("another process has the queue open for itself: stop it", access.path)
             time.sleep(LOCK_PAUSE)
         self._shares: Lock | None = shares
         self._turn = directory.turn(TURN)
@@ -293,8 +292,10 @@ class Turns:
         try:
             if self._depth == 0 and self._access.ready:
                 if not self._turn.take(TURN_SECONDS):
-                    what = f"another process keeps the turn for {TURN_SECONDS:.0f} seconds"
-                    raise Locked(what, self._access.path)
+                    raise Locked(
+                        f"another process keeps the turn for {TURN_SECONDS:.0f} seconds",
+                        self._access.path,
+                    )
                 try:
                     self.begin()
                 except BaseException:

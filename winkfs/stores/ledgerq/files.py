@@ -388,9 +388,10 @@ class Files:
         """Report a closed segment that ends before the last id of its header: it was cut behind an
         entry. Damaged bytes are reported as such."""
         if walk.last < segment.last and walk.tail < 0 and not segment.bad:
-            first = walk.last + 1
-            ids = f"messages {first} to {segment.last}"
-            self.warn(f"{self.path(segment)}: {ids} are missing: the segment is cut short")
+            self.warn(
+                f"{self.path(segment)}: messages {walk.last + 1} to {segment.last} are missing: "
+                "the segment is cut short"
+            )
 
 
 def note(segment: Segment, walk: Walk) -> None:

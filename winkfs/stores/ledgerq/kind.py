@@ -1,21 +1,14 @@
 """Registers the queue."""
 
-from winkfs.registry import Kind, register
-
-
-def _detect(path: str) -> str | None:
-    from winkfs.stores.ledgerq.queue import is_queue
-
-    return path.rstrip("/") or "/" if is_queue(path) else None
-
+from winkfs.stores.kinds import Kind, folder_with, register
 
 register(
     Kind(
         "queue",
-        _detect,
+        folder_with("winkfs.stores.ledgerq.queue:is_queue"),
         {
             "open": "winkfs.stores.ledgerq.records:QueueRecords",
-            "verify": "winkfs.stores.ledgerq.check:verify",
+            "verify": "winkfs.stores.ledgerq.records:verify",
         },
     )
 )

@@ -25,11 +25,11 @@ from winkformats.disk.storage import TEMPORARY
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq.cursors import CURSORS
 from winkformats.ledgerq.entry import LAST_ID, LOW, Message, encode_headers
+from winkformats.ledgerq.segment import NAME
 from winkformats.ledgerq.state import METADATA, Dedup, Retry, time_text
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.stores.handle import StoreHandle, Sync
-from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.core import LOCK, TURN, Core, Turns
 from winkfs.stores.ledgerq.cursor import (
     MAIN,
@@ -88,7 +88,7 @@ def is_queue(path: str) -> bool:
         names = directory_of(path).list()
     except OSError:
         return False
-    return any(recovery.NAME.fullmatch(name) for name in names) or (
+    return any(NAME.fullmatch(name) for name in names) or (
         METADATA in names and (CURSORS in names or len(names) == 1)
     )
 
@@ -257,8 +257,7 @@ class Queue(StoreHandle):
         if not isinstance(key, str):
             raise TypeError(f"a key is a text, not {type(key).__name__}")
         new = NewMessage(payload, **options)
-        with self._section:
-            self._access.check()
+        with self._changing():
             now, hashed = time.time_ns(), hashlib.sha256(key.encode()).hexdigest()
             known = self.state.dedup.get(hashed)
             if known is not None and now < known.expires:
@@ -267,10 +266,8 @@ class Queue(StoreHandle):
             id = self._tail.push(*new)
             if len(self.state.dedup) >= self._keys:
                 self.state.forget_keys(now, self._keys)
-            entry = Dedup(hashed, id, now, min(now + span, LAST_ID), self._tail.offset)
-            self.state.keep_key(entry)
-        if self._always:
-            self.sync()
+            expires = min(now + span, LAST_ID)
+            self.state.keep_key(Dedup(hashed, id, now, expires, self._tail.offset))
         return id, True
 
     def push_many(self, messages: Iterable[bytes | Put], **options: Any) -> range:

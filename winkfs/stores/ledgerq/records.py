@@ -1,4 +1,4 @@
-"""Messages of a queue as `Records`, by id: the unread ones, or all."""
+"""Messages of a queue as `Records`, by id: the unread ones, or all; verify and repair."""
 
 from __future__ import annotations
 
@@ -6,20 +6,26 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, Message
-from winkformats.ledgerq.segment import NAME, name_of
-from winkfs.errors import FormatError, NoSuchFile
-from winkfs.stores.ledgerq.files import Segment
+from winkformats.ledgerq import index, priorities
+from winkformats.ledgerq.entry import DATA, HIGH, LAST_ID, LOW, Message, decode
+from winkformats.ledgerq.index import Sparse
+from winkformats.ledgerq.segment import START, Walk, name_of
+from winkfs.container.verify import Report
+from winkfs.errors import CorruptError, FormatError, NoSuchFile
+from winkfs.stores.ledgerq import recovery
+from winkfs.stores.ledgerq.files import Files, Segment, note
 from winkfs.stores.ledgerq.queue import Queue
-from winkfs.stores.records import Arrivals, HandleRecords, Ids, Part, Row, Run
+from winkfs.stores.records import Arrivals, HandleRecords, Ids, Part, Progress, Row, Run
 
 ID: Final = re.compile(r"[1-9][0-9]{0,18}")
 GAP_IDS: Final = 64  # ids between two messages that are read together
+COLUMNS: Final = attrgetter("ids", "offsets", "times")  # of an index
 
 
 class QueueRecords(HandleRecords, Arrivals):
@@ -51,21 +57,16 @@ class QueueRecords(HandleRecords, Arrivals):
     # --- to read ---
 
     def rows(self, *parts: Part) -> Iterator[Row]:
-        runs = [(1, LAST_ID)] if not parts else sorted(
-            (segment.first, segment.last) for part in parts if (segment := self._segment(part.file))
-        )  # fmt: skip
+        files, segments = {part.file for part in parts}, list(self.store.files.segments.values())
+        runs = [(s.first, s.last) for s in segments if s.first and s.name in files]
+        if not parts:
+            runs = [(1, LAST_ID)]
         for first, last in runs:
             for message in self.store.all_messages(max(first, self._low)):
                 if message.id <= last and self._waits(message):
                     yield self._row(message)
                 if message.id >= last:
                     break
-
-    def _segment(self, file: str) -> Segment | None:
-        """Return the segment of a file, if it has messages."""
-        match = NAME.fullmatch(file)
-        segment = self.store.files.segments.get(int(match[1])) if match else None
-        return segment if segment is not None and segment.first else None
 
     def _waits(self, message: Message) -> bool:
         """Return whether a consumer has not read a message yet."""
@@ -209,3 +210,107 @@ class QueueRecords(HandleRecords, Arrivals):
                 else f"messages {first} to {stop - 1} are"
             )
             lost(f"{ids} not there any more: removed by a compaction, or damaged")
+
+
+# --- to check, and to repair ---
+
+
+def verify(path: str, progress: Progress | None = None) -> Report:
+    """Read every message once, and all derived files -> a report of problems and messages.
+
+    progress  called with the bytes of each segment
+    raises    NoSuchFile; OSError
+    """
+    report = Report()
+    with Queue(path) as queue:
+        for line in queue.problems:
+            report.add(line)
+        queue.files.load(follow=True)  # messages that were consumed meanwhile
+        before, floor = 0, queue.state.low
+        for segment in queue.files.segments.values():
+            before = _check(queue.files, segment, before, floor, report)
+            if progress is not None:
+                progress(segment.size)
+        known = [queue.next_id, before + 1]
+        for cursor in queue.state.cursors.values():
+            if max(cursor.at) > max(known):
+                report.add(f"{path}: consumer {cursor.name!r} is at message {max(cursor.at)}")
+    return report
+
+
+def _check(files: Files, segment: Segment, before: int, floor: int, report: Report) -> int:
+    """Check the segment behind the message `before` -> the last id.
+
+    floor   the id below which all messages are consumed
+    """
+    path, storage = files.path(segment), files.storage(segment)
+    walk, size = Walk(storage, START, before), min(segment.size + segment.torn, storage.size())
+    found = Segment(segment.number, segment.size, sparse=Sparse(), tables=priorities.empty())
+    while walk.step(size):
+        note(found, walk)
+        for length, kind, _, id, _, at in walk.rows():
+            report.entries += 1
+            report.bytes += length
+            if before and before + 1 < id and id > floor:
+                report.add(f"{path}: messages {before + 1} to {id - 1} are missing")
+            before = id
+            if kind == DATA:
+                report.files += 1
+                try:
+                    decode(walk.data, at, file=path, offset=walk.base + at)
+                except FormatError as error:
+                    report.add(str(error))
+    if not (segment.bad or segment.torn):  # else it is reported
+        for start, stop in [*walk.bad, (walk.tail, size)]:
+            if start >= 0:
+                report.add(f"{path}: {stop - start} bytes at byte {start} are no messages")
+    head = segment.header
+    if (
+        head is not None and head.max_id and found.first
+        and (head.min_id != found.first or head.max_id > before)
+    ):  # fmt: skip
+        report.add(f"{path}: its header has messages {head.min_id} to {head.max_id}")
+    wrong = list(_check_derived(files, found))
+    if storage.size() == size:  # no writer has added to it meanwhile
+        for line in wrong:
+            report.add(line)
+    return before
+
+
+def _check_derived(files: Files, segment: Segment) -> Iterator[str]:
+    """Yield what is wrong with the files beside a segment, which may cover less than all of it."""
+    assert segment.sparse is not None and segment.tables is not None
+    for suffix in (index.SUFFIX, priorities.SUFFIX):
+        data, path = files.beside(segment, suffix), files.path(segment, suffix)
+        if data is None:
+            continue
+        try:
+            if suffix == index.SUFFIX:
+                sparse = Sparse.decode(data, segment.number, file=path, size=segment.size)
+                pairs: Iterable[Any] = [(COLUMNS(sparse), COLUMNS(segment.sparse))]
+            else:
+                tables, _ = priorities.decode(data, file=path, size=segment.size)
+                pairs = zip(tables, segment.tables, strict=True)
+        except CorruptError as error:
+            yield str(error)
+            continue
+        for theirs, ours in pairs:
+            if any(a != b[: len(a)] for a, b in zip(theirs, ours, strict=True)):
+                yield f"{path}: its rows are not those of the segment"
+
+
+def repair(path: str) -> list[str]:
+    """Write damaged segments and indexes anew, so that LedgerQ opens them -> steps, a line each.
+
+    Bytes that are no messages are kept in files of their own. Raises Locked; NoSuchFile; OSError.
+    cost  reads all, and writes the segments that are damaged
+    """
+    with Queue(path, "a") as queue:
+        before = 0
+        for segment in queue.files.segments.values():
+            queue.files.scan(segment, before, anew=True)
+            before = segment.last
+        recovery.mend(queue.files, queue.problems.append, lambda: None)
+        for segment in list(queue.files.segments.values())[:-1]:
+            recovery.write_index(queue.files, segment)
+        return list(queue.problems)

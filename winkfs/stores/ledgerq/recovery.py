@@ -11,7 +11,6 @@ from typing import Final
 from winkformats.disk.storage import Storage, keep_aside, replacing
 from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import PAD, encode
-from winkformats.ledgerq.segment import NAME as NAME
 from winkformats.ledgerq.segment import START, Header, Walk, name_of
 from winkfs.stores.ledgerq.files import Files, Segment, Warn, write_anew
 

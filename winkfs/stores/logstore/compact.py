@@ -164,9 +164,10 @@ class _Group:
         """Move what is kept to the end of the log; return its bytes. Raises OSError, Full."""
         moved = 0
         for number in self.numbers:
-            base = np.uint64(self.log.position(number, 0))
+            base = np.uint64(self.log.layout.position(number, 0))
             kept = self._kept()
-            own = kept.take(np.flatnonzero(_files(self.log, kept) == number))
+            files = kept.positions >> np.uint64(self.log.layout.offset_bits)
+            own = kept.take(np.flatnonzero(files == number))
             places = (own.positions - base).astype(np.int64)
             for some in _pieces(places, own.sizes):
                 moved += self._move(number, places[some], own.take(some), reserve)
@@ -182,11 +183,9 @@ class _Group:
         starts = places - first
         raw: UInt8 = np.frombuffer(data, np.uint8)
         with log.write_lock:
-            arrays = log.table.arrays
-            now = arrays.positions[some.recids]
+            now = log.table.arrays.positions[some.recids]
             # A deletion is needed unless a new record has got the recid since.
-            same = now == np.where(some.lengths == 0, np.uint64(0), some.positions)
-            which = np.flatnonzero(same)
+            which = np.flatnonzero(now == np.where(some.lengths == 0, np.uint64(0), some.positions))
             if not len(which):
                 return 0
             moving = some.take(which)
@@ -195,10 +194,6 @@ class _Group:
             gone = int((moving.lengths == 0).sum()) * HEAD.size
             log.kept[log.number] = log.kept.get(log.number, 0) + gone
         return len(packed)
-
-
-def _files(log: Log, entries: Entries) -> Int64:
-    return (entries.positions >> np.uint64(log.layout.offset_bits)).astype(np.int64)
 
 
 def _pieces(places: Int64, sizes: Int64) -> list[slice]:

@@ -83,14 +83,12 @@ class Files:
         cost  a read of the list, and a system call for each of its files
         """
         found = self.listed()
-        gone = [n for n in sorted(found[0]) if not self.has(n)] if found else []
+        listed = sorted(found[0]) if found else []
+        gone = [number for number in listed if not self.data.exists(f"{number:016x}")]
         if gone:  # a file is listed as removed before it is
             found = self.listed()
             gone = [number for number in gone if found and number in found[0]]
         return gone
-
-    def has(self, number: int) -> bool:
-        return self.data.info(f"{number:016x}") is not None
 
     def write_list(self, numbers: Iterable[int]) -> None:
         """Make these the listed data files, durable, unless they are already."""
@@ -118,9 +116,6 @@ class Files:
 
     # --- numbers ---
 
-    def list_data(self) -> list[int]:
-        return [int(name, 16) for name in self.data.list() if NUMBER.fullmatch(name)]
-
     def is_being_removed(self, number: int) -> bool:
         handle = self.handle(number)
         return handle.storage.read(entry.START, 1) == bytes([entry.REMOVED])
@@ -130,12 +125,6 @@ class Files:
         handle = self.handle(number)
         data = handle.storage.read(0, entry.START + 1)
         return len(data) <= entry.START and data != entry.header(number)
-
-    def list_blobs(self) -> list[int]:
-        return [int(name, 16) for name in self.blob.list() if NUMBER.fullmatch(name)]
-
-    def list_generations(self) -> list[int]:
-        return [int(name, 16) for name in self.generations.list() if GENERATION.fullmatch(name)]
 
     def name(self, number: int) -> str:
         """Return the path of a data file relative to the store."""
@@ -212,8 +201,7 @@ class Files:
 
     def read_blob(self, blob: entry.Blob) -> bytes:
         """Return the body of a blob. Raises CorruptError; FileNotFoundError."""
-        name = f"{blob.number:016x}"
-        with self.blob.open(name, follow=False) as storage:
+        with self.blob.open(f"{blob.number:016x}", follow=False) as storage:
             body = storage.read(0, blob.size) if storage.size() == blob.size else b""
             if len(body) != blob.size or zlib.crc32(body) != blob.checksum:
                 raise CorruptError("body of a blob", file=storage.name, offset=0)
@@ -239,6 +227,11 @@ class Files:
         self.forget()
         for directory in self._folders:
             directory.close()
+
+
+def numbers_in(directory: Directory, form: re.Pattern[str] = NUMBER) -> list[int]:
+    """Return the numbers that the names of a directory are, by their form."""
+    return [int(name, 16) for name in directory.list() if form.fullmatch(name)]
 
 
 def is_store(path: str) -> bool:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from winkfs.registry import Kind, register
-
-
-def _detect(path: str) -> str | None:
-    from winkfs.stores.logstore.files import is_store
-
-    return path.rstrip("/") or "/" if is_store(path) else None
-
+from winkfs.stores.kinds import Kind, folder_with, register
 
 register(
     Kind(
         "log store",
-        _detect,
+        folder_with("winkfs.stores.logstore.files:is_store"),
         {
             "open": "winkfs.stores.logstore.records:LogRecords",
             "info": "winkfs.stores.logstore.records:info",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ from winkformats.logstore.entry import (
     LogScan,
 )
 from winkfs.errors import CorruptError, DerivedDamage, Refusal
-from winkfs.stores.logstore.files import Files
+from winkfs.stores.logstore.files import GENERATION, Files, numbers_in
 from winkfs.stores.logstore.table import Table, View, Words
 
 LOAD_ATTEMPTS: Final = 8  # loads of a store whose files a writer removes
@@ -126,8 +126,8 @@ class Log:
         """List the files. Cost: a read of each."""
         for attempt in range(LOAD_ATTEMPTS):
             # In this order: a generation is in use before it has a file, and after.
-            listed = self.files.list_data()
-            self.used = self.files.list_generations()
+            listed = numbers_in(self.files.data)
+            self.used = numbers_in(self.files.generations, GENERATION)
             # A power cut may bring back the name of such a file long after its removal.
             self.emptied = [number for number in listed if self.files.is_being_removed(number)]
             numbers = [number for number in listed if number not in self.emptied]
@@ -136,8 +136,9 @@ class Log:
                 break
             except ValueError as error:
                 if attempt == LOAD_ATTEMPTS - 1:
-                    where = f"{self.files.path}/generations"
-                    raise CorruptError(str(error), file=where, offset=0) from error
+                    raise CorruptError(
+                        str(error), file=f"{self.files.path}/generations", offset=0
+                    ) from error
         numbers.sort(key=self.age)
         while numbers and self.files.is_unfinished(numbers[-1]):
             self.emptied.append(numbers.pop())
@@ -213,13 +214,11 @@ class Log:
         while wrong:
             begin = scan.end if scan.number == number else min(scan.at, START)
             found = scan.find(storage, number, max(begin, searched))
-            proved = not last or self._proves(found, number, begin)
-            if not proved:
+            if last and not self._proves(found, number, begin):
                 self.torn = size - begin
                 table.apply(scan.entries())
                 return False
-            damage = Damage(storage.name, begin, scan.at, wrong, True)
-            self.note_problem(str(damage))
+            self.note_problem(str(Damage(storage.name, begin, scan.at, wrong, True)))
             scan.resume()
             if self._full:
                 table.apply(scan.entries())
@@ -279,10 +278,10 @@ class Log:
         cost    after an unclean end the last data file is copied
         """
         if self.problems:
-            what = (
-                f"{self.problems[0]}: only to be read; `winkfs store salvage` copies what is good"
+            raise Refusal(
+                f"{self.problems[0]}: only to be read; `winkfs store salvage` copies what is good",
+                self.files.path,
             )
-            raise Refusal(what, self.files.path)
         scan, numbers = self.scan, list(self.numbers)
         kept = scan.number in numbers
         last = numbers.index(scan.number) + 1 if kept else 0
@@ -298,7 +297,7 @@ class Log:
         self.sequence = scan.sequence or 0
         if not kept:
             self._begin(self.oldest << self.layout.file_bits - self.layout.generation_bits)
-        elif self.saved_at == self.position(scan.number, scan.end) and not self.torn:
+        elif self.saved_at == self.layout.position(scan.number, scan.end) and not self.torn:
             self._take(
                 self.files.data.open(f"{scan.number:016x}", "w", follow=False),
                 scan.number,
@@ -310,8 +309,7 @@ class Log:
                 self.notes.append(f"{where}: {self.torn} bytes that were not synced are cut off")
             for generation in self._youngest(self.layout.generation(scan.number)):
                 self.files.use_generation(generation)
-            head = self.files.rewrite(scan.number, scan.end)
-            self._take(head, scan.number, scan.end)
+            self._take(self.files.rewrite(scan.number, scan.end), scan.number, scan.end)
         self.since = 0  # files since the index was saved
         self._clear_blobs()
 
@@ -330,26 +328,21 @@ class Log:
 
     def _take(self, storage: Storage, number: int, end: int) -> None:
         self._head, self.number, self.end = storage, number, end
-        self.durable = self.position(number, end)
+        self.durable = self.layout.position(number, end)
         self.written = self.synced = 0
 
     def _clear_blobs(self) -> None:
         """Remove blob files without a record. Cost: a read for each blob record."""
-        there = self.files.list_blobs()
-        self.blobs = max([self.blobs, *(number + 1 for number in there)])
-        if there:
-            used = {blob.number for _, blob in self.live_blobs(self.table.view())}
-            for number in set(there) - used:
-                self.files.blob.unlink(f"{number:016x}")
-
-    def live_blobs(self, view: View) -> Iterator[tuple[int, entry.Blob]]:
-        """Yield recid and blob of all blob records of a view. Raises CorruptError, OSError."""
-        for some in view.parts():
+        unused = set(numbers_in(self.files.blob))
+        self.blobs = max([self.blobs, *(number + 1 for number in unused)])
+        for some in self.table.view().parts() if unused else ():
             blobs = some.take(np.flatnonzero(some.lengths & entry.IS_BLOB))
             for recid, position in zip(
                 blobs.recids.tolist(), blobs.positions.tolist(), strict=True
             ):
-                yield recid, self.blob_at(recid, position)
+                unused.discard(self.blob_at(recid, position).number)
+        for number in unused:
+            self.files.blob.unlink(f"{number:016x}")
 
     def read(self, recid: int, position: int, length: int) -> bytes | None:
         """Return the body of a record; None: null. Raises CorruptError, OSError."""
@@ -376,14 +369,14 @@ class Log:
             raise CorruptError("no blob record", file=name, offset=offset)
         return found
 
-    def position(self, number: int, offset: int) -> int:
-        return self.layout.position(number, offset)
-
     def check(self) -> None:
         """Raise Refusal if nothing can be written any more."""
         if self.failed:
-            why = "nothing is written any more, open it again: what was not acknowledged"
-            raise Refusal(f"{why} may be lost ({self.failed})", self.files.path)
+            raise Refusal(
+                "nothing is written any more, open it again: what was not acknowledged may be "
+                f"lost ({self.failed})",
+                self.files.path,
+            )
 
     def sure(self, sync: Callable[[], object]) -> None:
         """Call a sync; if it raises, nothing is written any more."""
@@ -442,7 +435,7 @@ class Log:
             if self.end + total - done > room:
                 fit = int(np.searchsorted(ends, done + room - self.end, "right"))
             stop = int(ends[fit - 1]) if fit else 0
-            base = self.position(self.number, self.end)
+            base = self.layout.position(self.number, self.end)
             if fit > first:
                 places = ends[first:fit] - sizes[first:fit] - done
                 positions[first:fit] = places.astype(np.uint64) + np.uint64(base)
@@ -472,7 +465,7 @@ class Log:
             with self._syncing:  # another thread may have synced what is cut off
                 number, offset = self.layout.split(self.durable)
                 if number == self.number:
-                    self.durable = self.position(number, min(offset, self.end))
+                    self.durable = self.layout.position(number, min(offset, self.end))
             if left and not one_file:
                 mark = entry.rollback(self.sequence, self.durable, left, self.layout)
                 self.end += self._head.write(self.end, [mark])
@@ -504,7 +497,7 @@ class Log:
             old.close()
             self.files.forget(self.number)
             self._head, self.number, self.end = head, number, START
-            self.durable, self.synced = self.position(number, START), self.written
+            self.durable, self.synced = self.layout.position(number, START), self.written
         self.numbers = (*self.numbers, number)
         self.since += 1
 
@@ -545,7 +538,7 @@ class Log:
             if self.synced >= (written if upto is None else upto) or head is None:
                 return
             self.sure(head.sync)
-            self.durable, self.synced = self.position(number, end), written
+            self.durable, self.synced = self.layout.position(number, end), written
 
     # --- the saved index ---
 
@@ -555,7 +548,7 @@ class Log:
             self.table.close(self.due.view)
         view = self.table.view()
         view.needs_files = False
-        at = self.position(self.number, self.end)
+        at = self.layout.position(self.number, self.end)
         self.due = Due(view, at, self.sequence, self.table.top, self.written)
         self.since = 0
 

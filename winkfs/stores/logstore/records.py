@@ -76,8 +76,7 @@ class LogRecords(HandleRecords):
         """Return the bytes of the bodies."""
         sizes: Int64 = (some.lengths & LENGTH) - HEAD.size
         for i in np.flatnonzero(some.lengths & IS_BLOB).tolist():
-            blob = self.store._log.blob_at(int(some.recids[i]), int(some.positions[i]))
-            sizes[i] = blob.size
+            sizes[i] = self.store._log.blob_at(int(some.recids[i]), int(some.positions[i])).size
         return sizes
 
     def listing(self) -> Iterator[tuple[Ids, Int64]]:
@@ -86,8 +85,7 @@ class LogRecords(HandleRecords):
 
     def parts(self) -> list[Part]:
         files = self.store._log.files
-        numbers = self.store._log.numbers
-        return [Part(files.name(n), files.size(n)) for n in numbers]
+        return [Part(files.name(n), files.size(n)) for n in self.store._log.numbers]
 
     def row(self, id: str) -> Row:
         recid = _recid(id)

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, Final, Self
+from functools import wraps
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -29,12 +30,14 @@ from winkfs.stores.handle import StoreHandle
 from winkfs.stores.logstore.files import Files, create, is_store
 from winkfs.stores.logstore.log import Log
 from winkfs.stores.logstore.table import View
-from winkfs.stores.logstore.transaction import Body, Commits, Transaction, as_recids
+from winkfs.stores.logstore.transaction import Commits, Transaction, as_recids
 from winkfs.units import as_int, span_ns
 
 READ_ATTEMPTS: Final = 16  # reads of a record that compactions move
 GAP_BYTES: Final = 4 << 10  # bytes between two records up to which one read takes both
 RUN_BYTES: Final = 1 << 20  # approximate bytes of one read
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Lookups(ABC):
@@ -72,8 +75,10 @@ class Lookups(ABC):
                     raise
             except FileNotFoundError as error:
                 if found == before or not left:
-                    what = f"a file that has record {recid} is missing"
-                    raise CorruptError(what, file=str(error.filename), offset=0) from None
+                    raise CorruptError(
+                        f"a file that has record {recid} is missing",
+                        file=str(error.filename), offset=0,
+                    ) from None  # fmt: skip
             before = found
             self._again()
         raise NoSuchFile(f"no record {recid}", self._log.files.path)
@@ -83,8 +88,7 @@ class Lookups(ABC):
 
         cost    one read for records that are close together
         """
-        wanted = as_recids(recids)
-        found = self._view().get_many(wanted)
+        found = self._view().get_many(as_recids(recids))
         order = np.argsort(found.positions, kind="stable")
         found = found.take(order)
         lengths = found.lengths & LENGTH
@@ -180,6 +184,19 @@ class Snapshot(Lookups, Closing):
             self._log.table.close(self._seen)
 
 
+def _shared(
+    method: Callable[Concatenate[Transaction, P], T],
+) -> Callable[Concatenate[LogStore, P], T]:
+    """Return a method of the store that calls one of the transaction that its threads share."""
+
+    @wraps(method)
+    def call(store: LogStore, /, *args: P.args, **options: P.kwargs) -> T:
+        with store._lock:
+            return method(store._mine(), *args, **options)
+
+    return call
+
+
 class LogStore(Lookups, StoreHandle):
     """A store of records, open to read ("r") or to write ("a").
 
@@ -197,7 +214,6 @@ class LogStore(Lookups, StoreHandle):
 
     def __init__(self, path: str, mode: str = "r") -> None:
         super().__init__(path, mode)
-        self.mode = mode
         self._access.ready = self.writable
         self._news = False  # whether a read has followed the writer
         self._own: Transaction | None = None
@@ -258,11 +274,10 @@ class LogStore(Lookups, StoreHandle):
         return self._log.table.view()
 
     def _again(self) -> None:
-        if self.mode == "r":
-            self._news = self.refresh()
-        else:  # wait for a change: both columns of the table are new then
+        if self.writable:  # wait for a change: both columns of the table are new then
             with self._log.write_lock:
-                pass
+                return
+        self._news = self.refresh()
 
     def snapshot(self) -> Snapshot:
         """Return the records as of now. Takes no lock.
@@ -277,7 +292,7 @@ class LogStore(Lookups, StoreHandle):
         including commits that a read has already followed. Raises CorruptError."""
         with self._lock:
             news, self._news = self._news, False
-            return (self.mode == "r" and self._log.refresh()) or news
+            return (not self.writable and self._log.refresh()) or news
 
     @property
     def problems(self) -> list[str]:
@@ -301,34 +316,13 @@ class LogStore(Lookups, StoreHandle):
             self._own = self.begin()
         return self._own
 
-    def put(self, body: Body) -> int:
-        """See `Transaction.put`; so the other methods here."""
-        with self._lock:
-            return self._mine().put(body)
-
-    def put_many(self, bodies: Iterable[Body]) -> list[int]:
-        with self._lock:
-            return self._mine().put_many(bodies)
-
-    def preallocate(self, count: int = 1) -> list[int]:
-        with self._lock:
-            return self._mine().preallocate(count)
-
-    def update(self, recid: int, body: Body) -> None:
-        with self._lock:
-            self._mine().update(recid, body)
-
-    def update_many(self, recids: Sequence[int] | Int64, bodies: Iterable[Body]) -> None:
-        with self._lock:
-            self._mine().update_many(recids, bodies)
-
-    def delete(self, recid: int) -> None:
-        with self._lock:
-            self._mine().delete(recid)
-
-    def compare_and_swap(self, recid: int, expected: Body, body: Body) -> bool:
-        with self._lock:
-            return self._mine().compare_and_swap(recid, expected, body)
+    put = _shared(Transaction.put)
+    put_many = _shared(Transaction.put_many)
+    preallocate = _shared(Transaction.preallocate)
+    update = _shared(Transaction.update)
+    update_many = _shared(Transaction.update_many)
+    delete = _shared(Transaction.delete)
+    compare_and_swap = _shared(Transaction.compare_and_swap)
 
     def commit(self, *, sync: bool = True) -> None:
         """Commit the shared transaction. With `sync` all earlier commits are durable, too, even if
@@ -407,6 +401,6 @@ class LogStore(Lookups, StoreHandle):
         with self._commits.compacting:
             self._commits.sweep()
         with log.write_lock:
-            if log.saved_at != log.position(log.number, log.end):
+            if log.saved_at != log.layout.position(log.number, log.end):
                 log.plan_save()
         log.settle()

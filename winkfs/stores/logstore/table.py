@@ -63,11 +63,6 @@ class View:
         recids, positions, lengths = (column.tolist() for column in self.undo)
         return dict(zip(recids, zip(positions, lengths, strict=True), strict=True))
 
-    @property
-    def recids(self) -> int:
-        """All recids are less."""
-        return self.arrays.recids
-
     def get(self, recid: int) -> tuple[int, int]:
         """Return position and length; position 0: there is no record."""
         arrays = self.arrays
@@ -102,13 +97,14 @@ class View:
 
     def parts(self) -> Iterator[Entries]:
         """Yield all records, by recid."""
-        for start in range(0, self.recids, PART_RECIDS):
-            found = self.get_many(np.arange(start, min(start + PART_RECIDS, self.recids)))
+        recids = self.arrays.recids  # all are less
+        for start in range(0, recids, PART_RECIDS):
+            found = self.get_many(np.arange(start, min(start + PART_RECIDS, recids)))
             yield found.take(np.flatnonzero(found.positions))
 
     def columns(self) -> Page:
         """Return copies of both columns. Memory: 12 bytes a recid."""
-        found = Arrays.empty(self.recids)
+        found = Arrays.empty(self.arrays.recids)
         for some in self.parts():
             found.positions[some.recids] = some.positions
             found.lengths[some.recids] = some.lengths

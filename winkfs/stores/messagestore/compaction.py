@@ -280,8 +280,7 @@ def _copy(core: Core, segment: Segment, kept: Rows, number: int, into: Storage) 
         parts, room = list[bytes](), 0
         places = zip(ids_of(kept), kept.offset.tolist(), kept.size.tolist(), strict=True)
         for msg_id, offset, size in places:
-            data = storage.read(offset, size)
-            body = segment.body(data, msg_id, storage.name, offset)
+            body = segment.body(storage.read(offset, size), msg_id, storage.name, offset)
             record = sqs.record(msg_id, body, checked=core.checked)
             sizes.append(len(record))
             parts.append(record)

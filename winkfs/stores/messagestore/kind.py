@@ -1,18 +1,11 @@
 """Registers the message store."""
 
-from winkfs.registry import Kind, register
-
-
-def _detect(path: str) -> str | None:
-    from winkfs.stores.messagestore.recovery import is_store
-
-    return path.rstrip("/") or "/" if is_store(path) else None
-
+from winkfs.stores.kinds import Kind, folder_with, register
 
 register(
     Kind(
         "message store",
-        _detect,
+        folder_with("winkfs.stores.messagestore.recovery:is_store"),
         {
             "open": "winkfs.stores.messagestore.records:MessageRecords",
             "create": "winkfs.stores.messagestore.store:create",

@@ -33,8 +33,8 @@ def migrate(path: str, progress: Progress | None = None, *, force: bool = False)
     raises  Refusal if the folder is a broker's, unless `force`: no broker reads the result
     """
     if not force:
-        found = broker.evidence(directory_of(path))
-        broker.check(found, path, more="; no released broker reads the .sqs that migrate writes")
+        more = "; no released broker reads the .sqs that migrate writes"
+        broker.check(broker.evidence(directory_of(path)), path, more=more)
     with closing(MessageStore(path, "a", force=force)) as store:
         return {"segments": store.migrate(progress), "messages": len(store)}
 
@@ -129,20 +129,11 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     directory = directory_of(path)
     state = load(directory, report.add, removed=True)
     report.notes += [f"{path}: {note}" for note in (state.recorded.notes if state.recorded else ())]
-    rows = [rows for rows in state.index.rows() if len(rows.file)]
+    rows = Rows.joined(list(state.index.rows()))
     for number, segment in state.segments.items():
-        mine = [some.take(some.file == number) for some in rows]
-        places = {
-            (msg_id, offset): size
-            for some in mine
-            for msg_id, offset, size in zip(
-                ids_of(some), some.offset.tolist(), some.size.tolist(),
-                strict=True,
-            )
-        }  # fmt: skip
         try:
             with directory.open(segment.name, follow=False) as storage, neutral(storage):
-                _check(segment, storage, places, report)
+                _check(segment, storage, rows.take(rows.file == number), report)
         except OSError as error:
             report.add(f"{path}/{segment.name}: {error}")
         if progress is not None:
@@ -150,11 +141,10 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     return report
 
 
-def _check(
-    segment: Segment, storage: Storage, places: dict[tuple[bytes, int], int], report: Report
-) -> None:
+def _check(segment: Segment, storage: Storage, rows: Rows, report: Report) -> None:
     """Check that each message of the index is a record, and that the records follow each other."""
-    for (msg_id, offset), size in places.items():
+    places = zip(ids_of(rows), rows.offset.tolist(), rows.size.tolist(), strict=True)
+    for msg_id, offset, size in places:
         report.files += 1
         try:
             data = storage.read(offset, size)

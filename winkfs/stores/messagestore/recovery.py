@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Final
@@ -125,17 +125,13 @@ class State:
 
 def is_store(path: str) -> bool:
     """Return whether a message store is there: its index, or a segment."""
-    try:
-        directory = directory_of(path)
-        with directory.open(INDEX, follow=False) as storage:
-            if storage.read(0, len(MAGIC)) == MAGIC:
-                return True
-    except OSError:
-        pass
-    try:
+    directory = directory_of(path)
+    with suppress(OSError), directory.open(INDEX, follow=False) as storage:
+        if storage.read(0, len(MAGIC)) == MAGIC:
+            return True
+    with suppress(OSError):
         return any(SEGMENT_NAME.fullmatch(name) for name in directory.list())
-    except OSError:
-        return False
+    return False
 
 
 def listed(directory: Directory) -> dict[int, Segment]:
@@ -320,8 +316,8 @@ def _rows(number: int, messages: Iterable[tuple[bytes, int, int]]) -> Rows:
 
 def _kept(found: list[Entry]) -> Rows:
     """Return the rows that a RESET gives a segment."""
-    numbers = np.array([entry[1:5] for entry in found], np.int64).reshape(-1, 4).T
-    return Rows(words_of(b"".join(entry.msg_id for entry in found)), *numbers)
+    ids = b"".join(entry.msg_id for entry in found)
+    return Rows(words_of(ids), *np.array([e[1:5] for e in found], np.int64).reshape(-1, 4).T)
 
 
 def _still_there(
@@ -364,15 +360,20 @@ def _missing(
             )
 
 
+def _journals(directory: Directory) -> Iterator[tuple[str, int]]:
+    """Yield name and generation of each journal."""
+    for name in directory.list():
+        number = name.removeprefix(JOURNAL)
+        if name != number and number.isdecimal():
+            yield name, int(number)
+
+
 def _without_index(directory: Directory, segments: dict[int, Segment], report: ReportLine) -> None:
     """Report that an index is gone if its journal shows that there was one."""
-    for name in directory.list() if segments else ():
-        number = name.removeprefix(JOURNAL)
-        if name == number or not number.isdecimal():
-            continue
+    for name, generation in _journals(directory) if segments else ():
         with directory.open(name, follow=False) as storage:
-            past, _ = entries(storage, int(number))
-        if not past and int(number) == 1:
+            past, _ = entries(storage, generation)
+        if not past and generation == 1:
             continue  # it was not made yet
         report(
             f"{directory.path}/{INDEX} is missing: made again from the segments, messages "
@@ -426,8 +427,7 @@ def add(state: State, rows: Rows) -> None:
     state.index.add_many(rows.take(new & first))
     others = rows.take(~(new & first))
     for i, msg_id in enumerate(ids_of(others)):
-        place = Place(*(int(column[i]) for column in others[1:]))
-        state.later.setdefault(msg_id, []).append(place)
+        state.later.setdefault(msg_id, []).append(Place(*(int(column[i]) for column in others[1:])))
 
 
 def _first(rows: Rows) -> Bools:
@@ -559,14 +559,13 @@ def mend(directory: Directory, state: State, report: ReportLine) -> None:
 def end_journals(directory: Directory, generation: int) -> None:
     """End and remove the journals of other generations, which killed writers have left: readers
     that have one open wait for its END. Raises OSError."""
-    for name in directory.list():
-        number = name.removeprefix(JOURNAL)
-        if name == number or not number.isdecimal() or int(number) == generation:
+    for name, number in _journals(directory):
+        if number == generation:
             continue
         with directory.open(name, "w", follow=False) as storage:
-            _, end = entries(storage, int(number))
+            _, end = entries(storage, number)
             if end:
-                journal = Journal(storage, int(number), begun=True)
+                journal = Journal(storage, number, begun=True)
                 journal.size = end
                 journal.add(END, 0, 0, 0, 0, NO_ID)
                 journal.flush()

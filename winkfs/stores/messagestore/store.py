@@ -286,8 +286,9 @@ class MessageStore(StoreHandle):
                 if data.startswith(sqs.HEAD.pack(sqs.MESSAGE, size, msg_id)) and len(data) == size:
                     return data[sqs.HEAD.size :]
                 return segment.body(data, msg_id, handle.storage.name, offset)
-        what = "a segment that changes all the time"
-        raise CorruptError(what, file=f"{self.path}/{segment.name}", offset=offset)
+        raise CorruptError(
+            "a segment that changes all the time", file=f"{self.path}/{segment.name}", offset=offset
+        )
 
     def read_many(self, ids: Sequence[bytes]) -> list[bytes]:
         """Return the bodies of many messages, in the order of their ids. Raises as `read`.

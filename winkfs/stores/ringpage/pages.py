@@ -28,8 +28,7 @@ def open_buffer(path: str, mode: str = "r") -> Storage:
     try:
         return open_file(path, mode, device=True)
     except FileNotFoundError:
-        what = "no such Ring Page buffer: see winkfs ring create"
-        raise NoSuchFile(what, path) from None
+        raise NoSuchFile("no such Ring Page buffer: see winkfs ring create", path) from None
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise
@@ -67,12 +66,13 @@ class Pages:
     def __init__(self, storage: Storage) -> None:
         """Raises FormatError; CorruptError; OSError. Cost: reads the header of each page."""
         self.storage = storage
-        found = Settings.decode(storage.read(0, BLOCK), name=storage.name)
-        self.settings, self._wrong = found
+        self.settings, self._wrong = Settings.decode(storage.read(0, BLOCK), name=storage.name)
         self.is_device = storage.info().kind is FileType.DEVICE
         if self.is_device and storage.size() < self.settings.size:
-            what = f"a device of {storage.size():,} bytes for a buffer of {self.settings.size:,}"
-            raise FormatError(f"{storage.name}: {what}")
+            raise FormatError(
+                f"{storage.name}: a device of {storage.size():,} bytes for a buffer of "
+                f"{self.settings.size:,}"
+            )
         self.load()
 
     def load(self) -> None:

@@ -125,8 +125,9 @@ def _take_device(
     size = storage.size()
     room = (size - BLOCK) // page_size
     if pages is not None and pages > room:
-        what = f"has {size:,} bytes: room for {max(room, 0):,} pages of {page_size:,}"
-        raise Refusal(what, storage.name)
+        raise Refusal(
+            f"has {size:,} bytes: room for {max(room, 0):,} pages of {page_size:,}", storage.name
+        )
     made = settings(min(room, MAX_PAGES) if pages is None else pages)
     ends = storage.read(0, CHECKED_BYTES), storage.read(max(size - CHECKED_BYTES, 0), CHECKED_BYTES)
     if not force and any(map(any, ends)):
@@ -290,8 +291,10 @@ class Ring(StoreHandle):
             if not self._access.ready:
                 self._access.check()
             if size > self.settings.largest:
-                what = f"a record of {size:,} bytes: the buffer takes {self.settings.largest:,}"
-                raise ValueError(f"{self.path}: {what}")
+                raise ValueError(
+                    f"{self.path}: a record of {size:,} bytes: the buffer takes "
+                    f"{self.settings.largest:,}"
+                )
             size += self._length.size
             while self._bytes + size > self._bound and self._bytes >= self._room:
                 self._write_page()
