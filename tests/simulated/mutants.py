@@ -449,15 +449,16 @@ MUTANTS = (
     ),
     Mutant(
         "log store: a saved table that knows more than is synced", f"{LOG}/log.py",
-        "            self.sync(due.written)\n",
+        "            self.sync(planned.written)\n",
         "",
         f"{LOGIMAGES}[power cuts]",
     ),
     Mutant(
         "log store: what a failed sync lost believed", f"{LOG}/log.py",
-        "            head = self.files.rewrite(scan.number, scan.end)\n",
+        "            self._take(self.files.rewrite(scan.number, scan.end), scan.number, scan.end)\n",
         '            head = self.files.data.open(f"{scan.number:016x}", "w")\n'
-        "            head.truncate(scan.end)\n",
+        "            head.truncate(scan.end)\n"
+        "            self._take(head, scan.number, scan.end)\n",
         f"{LOGCUTS}::test_what_a_failed_sync_lost_is_not_built_upon",
     ),
     Mutant(
@@ -486,8 +487,8 @@ MUTANTS = (
     ),
     Mutant(
         "log store: damage of what was synced cut off", f"{LOG}/log.py",
-        "            proved = not last or self._proves(found, number, begin)\n",
-        "            proved = not last\n",
+        "            if last and not self._proves(found, number, begin):\n",
+        "            if last:\n",
         f"{LOGTEST}::test_damage_of_synced_entries_is_reported_and_not_cut_off",
     ),
     Mutant(

@@ -317,11 +317,11 @@ def expand(container: winkfs.Reader, names: tuple[str, ...], failures: Failures)
         try:
             if name not in container and not is_glob(argument):
                 name = as_path(argument) or name
-            there = name in container
+            exists = name in container
         except FormatError as error:
             failures.add(argument, str(error))
             continue
-        if there:
+        if exists:
             yield name
         elif is_glob(argument):
             found = False

@@ -48,7 +48,10 @@ PRIORITIES: Final = ("low", "medium", "high")
 BATCH: Final = 16  # messages that are popped at a time
 MAIN: Final = ""  # the consumer that has no name
 ORIGINAL: Final = "dlq.original_msg_id"
-DEAD: Final = (".dlq", "/dlq")  # behind the path of a queue: its queue of dead letters
+DEAD_LETTER_SUFFIXES: Final = (
+    ".dlq",
+    "/dlq",
+)  # behind the path of a queue: its queue of dead letters
 CONSUMER: Final = click.option("--consumer", metavar="NAME", default=MAIN,
                                help="Use the position of this consumer (see seek).")  # fmt: skip
 
@@ -425,16 +428,16 @@ def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json:
     reason in the headers dlq.*.
     """
     check(base)
-    there = _letters(base) if place is None else place
+    letters = _letters(base) if place is None else place
     if not requeue:
-        _list_letters(base if there is None else there, count, as_json, some=there is None)
+        _list_letters(base if letters is None else letters, count, as_json, some=letters is None)
         return
-    if there is None:
+    if letters is None:
         raise Refusal("has no queue of dead letters beside it: see --dead-letters", base)
-    check(there)
-    if os.path.samefile(base, there):
+    check(letters)
+    if os.path.samefile(base, letters):
         raise Refusal("its dead letters lie in another queue: see --dead-letters", base)
-    with opened(base, change=True, dead_letters=there) as found:
+    with opened(base, change=True, dead_letters=letters) as found:
         done = found.requeue(count)
         found.problems += found.dead_letters().problems
         line = f"{base}: {counted(done, 'message')} pushed again"
@@ -442,7 +445,10 @@ def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json:
 
 
 def _letters(base: str) -> str | None:
-    return next(filter(ledgerq.is_queue, [base.rstrip("/") + suffix for suffix in DEAD]), None)
+    return next(
+        filter(ledgerq.is_queue, [base.rstrip("/") + suffix for suffix in DEAD_LETTER_SUFFIXES]),
+        None,
+    )
 
 
 def _list_letters(place: str, count: int | None, as_json: bool, *, some: bool) -> None:

@@ -102,8 +102,8 @@ def ls(
         listing = _Listing(container, long, as_json, failures, [n.strip() for n in names if n])
         _list(container, glob, since, until, where, listing)
         timed = since is not None or until is not None or where is not None
-        there = listing.count or timed
-        if glob is not None and not (there or is_directory(container, as_path(glob))):
+        listed = listing.count or timed
+        if glob is not None and not (listed or is_directory(container, as_path(glob))):
             failures.add(glob, "no name matches" if is_glob(glob) else missing(container))
     return failures.status
 

@@ -130,8 +130,8 @@ def create(base: str, name: str, options: tuple[str, ...]) -> None:
     """
     known = kinds()
     if name not in known:
-        there = ", ".join(sorted(known)) or "none"
-        raise click.UsageError(f"{name!r} is no kind of store: there are {there}")
+        names = ", ".join(sorted(known)) or "none"
+        raise click.UsageError(f"{name!r} is no kind of store: there are {names}")
     function = known[name].function("create", base)
     made = function(base, **_settings(function, name, pairs(options, "VALUE")))
     if made is not None:
@@ -147,8 +147,8 @@ def _settings(function: Callable[..., Any], kind: str, given: Mapping[str, str])
     known = list(inspect.signature(function).parameters.values())[1:]
     defaults = {one.name: one.default for one in known if one.kind is not one.VAR_KEYWORD}
     if wrong := [name for name in given if name not in defaults]:
-        there = f"there are {', '.join(defaults)}" if defaults else "it has none"
-        raise click.UsageError(f"a {kind} store has no option {wrong[0]!r}: {there}")
+        known_names = f"there are {', '.join(defaults)}" if defaults else "it has none"
+        raise click.UsageError(f"a {kind} store has no option {wrong[0]!r}: {known_names}")
     return {name: _value(name, word, defaults[name]) for name, word in given.items()}
 
 
@@ -204,7 +204,7 @@ def get(base: str, id: str, out: str | None) -> None:
         Path(out).write_bytes(body)
 
 
-def _each(
+def _for_each(
     found: Records, ids: tuple[str, ...], failures: Failures, work: Callable[[str], None]
 ) -> None:
     """Process each of the ids; a missing or wrong one is reported in one line."""
@@ -231,7 +231,7 @@ def cat(base: str, ids: tuple[str, ...]) -> int:
         def write(id: str) -> None:
             sys.stdout.buffer.write(next(iter(found.bodies([found.row(id)]))))
 
-        _each(found, ids, failures, write)
+        _for_each(found, ids, failures, write)
     return failures.status
 
 
@@ -247,7 +247,7 @@ def rm(base: str, ids: tuple[str, ...], force: bool) -> int:
     """
     failures = Failures(base)
     with records(base, "a", force=force) as found:
-        _each(found, ids, failures, found.remove)
+        _for_each(found, ids, failures, found.remove)
         found.sync()
     return failures.status
 

@@ -120,8 +120,8 @@ def refuse_other(path: str, kind: str) -> None:
     from winkformats.disk.paths import locate
 
     directory, name = locate(path.rstrip("/"))
-    there = not name or directory.info(name, follow=True) is not None
-    if there or directory.info(base_of(name) + DATA) is not None:
+    exists = not name or directory.info(name, follow=True) is not None
+    if exists or directory.info(base_of(name) + DATA) is not None:
         found = find_kind(path)
         if found is not None and found[0].name != kind:
             raise FileExists(

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from winkformats.ledgerq.entry import Message
 from winkfs.stores.ledgerq.cursor import MAIN
-from winkfs.stores.ledgerq.queue import POLL_SECONDS, Put, Queue
+from winkfs.stores.ledgerq.queue import POLL_SECONDS, PushOptions, Queue
 from winkfs.units import as_timeout
 
 Found = TypeVar("Found", list[Message], Message | None)
@@ -40,7 +40,7 @@ class AsyncQueue:
     async def push(self, payload: bytes, **options: Any) -> int:
         return await asyncio.to_thread(self.queue.push, payload, **options)
 
-    async def push_many(self, messages: Iterable[bytes | Put], **options: Any) -> range:
+    async def push_many(self, messages: Iterable[bytes | PushOptions], **options: Any) -> range:
         return await asyncio.to_thread(self.queue.push_many, messages, **options)
 
     async def pop(

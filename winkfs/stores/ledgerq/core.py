@@ -23,7 +23,7 @@ from winkfs.stores.ledgerq import recovery
 from winkfs.stores.ledgerq.cursor import MAIN, Deliveries
 from winkfs.stores.ledgerq.files import Files, Segment
 from winkfs.stores.ledgerq.reading import Reading
-from winkfs.stores.ledgerq.state import LedgerqState, State
+from winkfs.stores.ledgerq.state import LedgerqState, QueueState
 from winkfs.stores.ledgerq.tail import Defaults, Rotation, Tail
 
 LOCK: Final = "ledgerq.lock"
@@ -59,7 +59,7 @@ class Core:
         self._shared, self._wanted = shared, by_priority
         self.problems: list[str] = []
         warn = self.problems.append
-        self.files, self.state = Files(directory, warn), State(directory, warn)
+        self.files, self.state = Files(directory, warn), QueueState(directory, warn)
         self.reading, self.ledgerq = Reading(self.files), LedgerqState(self.state)
         self.tail = Tail(self.files, rotation, defaults, self._before_segment, self._access.final)
         self.deliveries = Deliveries(self.reading, self.state.append, warn, starved=starved)
@@ -83,8 +83,8 @@ class Core:
         self.ledgerq.read_trackers()
         self._settle_ids()
         self._pass_unsynced(missing)
-        if left := self.files.left(self.state.low):
-            self.remove(left)
+        if gone := self.files.left_by_compaction(self.state.low):
+            self.remove(gone)
 
     def _pass_unsynced(self, missing: list[tuple[int, int]]) -> None:
         """Move cursors past messages that a power cut has taken, or that were damaged and cut off.

@@ -117,7 +117,7 @@ class Cursor:
         self.name, self.number = name, number
         self.at = [start] * 3
         self.leased: dict[int, Lease] = {}
-        self.due: list[tuple[int, int]] = []  # heap of deadline and id, also of former leases
+        self.deadlines: list[tuple[int, int]] = []  # heap of deadline and id, also of former leases
         self.ready: list[tuple[int, int]] = []  # heap of -priority and id whose deadline has passed
         self.moved = False
         self.order: Order | None = None
@@ -130,7 +130,7 @@ class Cursor:
     def seek(self, at: list[int]) -> None:
         self.at[:] = at
         self.leased.clear()
-        self.due.clear()
+        self.deadlines.clear()
         self.ready.clear()
         self.moved = False
         if self.order is not None:
@@ -138,13 +138,13 @@ class Cursor:
 
     def lease(self, id: int, lease: Lease) -> None:
         self.leased[id] = lease
-        heapq.heappush(self.due, (lease.deadline, id))
+        heapq.heappush(self.deadlines, (lease.deadline, id))
 
     def overdue(self, now: int) -> tuple[int, Lease] | None:
         """Return the message whose lease has ended, with its lease: of several the one of the
         highest priority that arrived first."""
-        while self.due and self.due[0][0] <= now:
-            deadline, id = heapq.heappop(self.due)
+        while self.deadlines and self.deadlines[0][0] <= now:
+            deadline, id = heapq.heappop(self.deadlines)
             lease = self.leased.get(id)
             if lease is not None and lease.deadline == deadline:
                 heapq.heappush(self.ready, (-lease.priority, id))
@@ -190,7 +190,7 @@ class Deliveries:
             overdue = self._overdue(cursor, now, message)
             if overdue is not None:
                 if visible is None:
-                    self.settle(cursor, overdue.id)
+                    self.end_lease(cursor, overdue.id)
                 else:
                     lease = cursor.leased[overdue.id]
                     self.lease(cursor, overdue.id, lease._replace(
@@ -238,7 +238,7 @@ class Deliveries:
                 message = None
             if message is not None and (message.expires is None or message.expires > now):
                 return message._replace(deliveries=lease.deliveries + 1)
-            self.settle(cursor, id)
+            self.end_lease(cursor, id)
         return None
 
     def was_popped(self, cursor: Cursor, id: int) -> bool:
@@ -273,7 +273,7 @@ class Deliveries:
         cursor.lease(id, lease)
         write_lease(self._append(), cursor, id, lease)
 
-    def settle(self, cursor: Cursor, id: int) -> bool:
+    def end_lease(self, cursor: Cursor, id: int) -> bool:
         """End the lease of a message -> whether it was leased."""
         if cursor.leased.pop(id, None) is None:
             return False

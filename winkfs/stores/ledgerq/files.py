@@ -267,17 +267,17 @@ class Files:
     ) -> list[Segment]:
         """Return the first segments without messages from the id `floor` on that ended `before` a
         time (nanoseconds since the epoch), or exceed the limits; see `Queue.compact`."""
-        there = list(self.segments.values())
-        size, gone = sum(segment.size for segment in there), []
-        for i, segment in enumerate(there[:-1]):
-            if len(there) - i <= max(least, 1) or segment.last >= floor:
+        segments = list(self.segments.values())
+        size, gone = sum(segment.size for segment in segments), []
+        for i, segment in enumerate(segments[:-1]):
+            if len(segments) - i <= max(least, 1) or segment.last >= floor:
                 break
-            following = there[i + 1].header
+            following = segments[i + 1].header
             if not (
                 (before, bytes, count) == (None, None, None)
                 or (before is not None and following is not None and following.created < before)
                 or (bytes is not None and size > bytes)
-                or (count is not None and len(there) - i > count)
+                or (count is not None and len(segments) - i > count)
             ):
                 break
             size -= segment.size
@@ -296,13 +296,13 @@ class Files:
         found.append((max(floor, before + 1), end - 1, damaged))
         return [(first, last) for first, last, damaged in found if first <= last and not damaged]
 
-    def left(self, floor: int) -> list[Segment]:
+    def left_by_compaction(self, floor: int) -> list[Segment]:
         """Return the segments that an interrupted compaction has left: later ones, below the id
         `floor`, are gone."""
-        there = [segment for segment in self.segments.values() if segment.first]
-        for i in range(len(there) - 1, 0, -1):
-            if there[i - 1].last + 1 < there[i].first <= floor:
-                return there[:i]
+        segments = [segment for segment in self.segments.values() if segment.first]
+        for i in range(len(segments) - 1, 0, -1):
+            if segments[i - 1].last + 1 < segments[i].first <= floor:
+                return segments[:i]
         return []
 
     def remove(self, segment: Segment) -> None:
@@ -399,12 +399,12 @@ def note(segment: Segment, walk: Walk) -> None:
     sparse, base, unpack = segment.sparse, walk.base, HEAD.unpack_from
     assert sparse is not None
     segment.first = segment.first or unpack(walk.data, walk.places[0])[3]
-    due = sparse.next - base
+    next_row = sparse.next - base
     for at in walk.places:
-        if at >= due:
+        if at >= next_row:
             _, _, _, id, timestamp = unpack(walk.data, at)
             sparse.add(id, base + at, timestamp)
-            due = sparse.next - base
+            next_row = sparse.next - base
     if segment.tables is not None:
         _sort(walk, segment.tables)
 

@@ -44,8 +44,8 @@ STARVED_SECONDS: Final = 30.0  # after which a message of low priority comes fir
 RETRIES: Final = 3  # failures of a message before it goes to the dead letter queue
 KEYS_KEPT: Final = 100_000  # ids that are remembered for deduplication
 COMPRESSED_FROM: Final = 1024  # bytes from which a payload is compressed
-DEAD: Final = "dlq."
-Put = Mapping[str, Any]
+DLQ_PREFIX: Final = "dlq."  # of the headers that a dead letter has in addition
+PushOptions = Mapping[str, Any]
 
 
 class Compaction(NamedTuple):
@@ -72,8 +72,8 @@ def create(
     if is_queue(path):
         if not exist_ok:
             raise FileExists("is a queue already: open it, or create it with exist_ok", path)
-        with Queue(path) as there:
-            if by_priority and not there.by_priority:
+        with Queue(path) as existing:
+            if by_priority and not existing.by_priority:
                 raise Refusal("is a queue already, and is read by arrival", path)
         return
     begun = {LOCK, TURN, CURSORS, f"{CURSORS}{TEMPORARY}"}  # left by an interrupted call
@@ -270,7 +270,7 @@ class Queue(StoreHandle):
             self.state.keep_key(Dedup(hashed, id, now, expires, self._tail.offset))
         return id, True
 
-    def push_many(self, messages: Iterable[bytes | Put], **options: Any) -> range:
+    def push_many(self, messages: Iterable[bytes | PushOptions], **options: Any) -> range:
         """Add messages -> their ids. With sync "always" there is one sync for all of them.
 
         messages  payloads, or mappings of `payload` and options of `push`
@@ -372,7 +372,7 @@ class Queue(StoreHandle):
                 if not (known or self._deliveries.was_popped(cursor, as_int(id, "an id"))):
                     raise NoSuchFile(f"no message {id} that was popped", self.path)
             for id in ids if cursor.leased or retry else ():
-                done += self._deliveries.settle(cursor, id)
+                done += self._deliveries.end_lease(cursor, id)
                 retry.pop(id, None)
         if self._always:
             self.sync()
@@ -422,7 +422,7 @@ class Queue(StoreHandle):
             if dead:
                 self._bury(id, failures, reason, now)
                 cursor.leased.setdefault(id, lease)
-                self._deliveries.settle(cursor, id)
+                self._deliveries.end_lease(cursor, id)
                 self._ledgerq.retry.pop(id, None)
             else:
                 self._deliveries.lease(cursor, id, lease._replace(
@@ -450,9 +450,10 @@ class Queue(StoreHandle):
         if message is None:
             return
         headers = {
-            **message.headers, f"{DEAD}original_msg_id": str(id),
-            f"{DEAD}retry_count": str(failures), f"{DEAD}failure_reason": _shortened(reason),
-            f"{DEAD}last_failure": time_text(now, 3),
+            **message.headers, f"{DLQ_PREFIX}original_msg_id": str(id),
+            f"{DLQ_PREFIX}retry_count": str(failures),
+            f"{DLQ_PREFIX}failure_reason": _shortened(reason),
+            f"{DLQ_PREFIX}last_failure": time_text(now, 3),
         }  # fmt: skip
         dead = self.dead_letters()
         dead.push(message.payload, priority=message.priority, headers=headers)
@@ -469,7 +470,7 @@ class Queue(StoreHandle):
             if not messages:
                 break
             for message in messages:
-                headers = {k: v for k, v in message.headers.items() if not k.startswith(DEAD)}
+                headers = {k: v for k, v in message.headers.items() if not k.startswith(DLQ_PREFIX)}
                 self.push(message.payload, priority=message.priority, headers=headers)
             self.sync()
             dead.ack(*(message.id for message in messages))
@@ -484,15 +485,15 @@ class Queue(StoreHandle):
         be popped. Writes nothing."""
         with self._section:
             lane = self._deliveries.pending(self._cursor(consumer), time.time_ns())
-        yield from self._each(lane)
+        yield from self._without_lock_between(lane)
 
     def all_messages(self, start: int = 1) -> Iterator[Message]:
         """Yield all messages from an id on by arrival, also consumed and expired ones."""
         with self._section:
             lane = self.reading.all(start)
-        yield from self._each(lane)
+        yield from self._without_lock_between(lane)
 
-    def _each(self, lane: Iterator[Message]) -> Iterator[Message]:
+    def _without_lock_between(self, lane: Iterator[Message]) -> Iterator[Message]:
         while True:
             with self._lock:
                 self._access.check_open()
@@ -549,8 +550,8 @@ class Queue(StoreHandle):
 
     def _start(self, id: int) -> int:
         """Return the id, limited to those from the first message to the next id."""
-        there = (segment.first for segment in self.files.segments.values() if segment.first)
-        return max(min(id, self._tail.next_id), next(there, self._tail.next_id))
+        firsts = (segment.first for segment in self.files.segments.values() if segment.first)
+        return max(min(id, self._tail.next_id), next(firsts, self._tail.next_id))
 
     def seek_time(self, seconds: float, *, consumer: str = MAIN) -> int:
         """Move a consumer to the first message pushed at `seconds` since the epoch or later -> its

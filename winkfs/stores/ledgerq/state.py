@@ -20,7 +20,7 @@ from winkfs.stores.ledgerq.files import Warn, content_of, write_anew
 JOURNAL_ROOM: Final = 1 << 20  # bytes up to which a journal is not written anew
 
 
-class State:
+class QueueState:
     """Consumers and options of a queue, and their journal. Not for several threads at once.
 
     cursors    by name; the main one is always there
@@ -264,13 +264,13 @@ def _write_key(journal: Journal, entry: Dedup) -> None:
 
 
 class LedgerqState:
-    """State in the files of LedgerQ: metadata.dat, .dedup_state.json and .retry_state.json.
+    """QueueState in the files of LedgerQ: metadata.dat, .dedup_state.json and .retry_state.json.
 
     metadata  as in the file; None: there is no valid one
     retry     failures of messages, by id
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: QueueState) -> None:
         self.state, self.directory, self._warn = state, state.directory, state.warn
         self.metadata: Metadata | None = None
         self.retry: dict[int, Retry] = {}

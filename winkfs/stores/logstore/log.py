@@ -50,7 +50,7 @@ class Batch(NamedTuple):
     data: bytes
 
 
-class Due(NamedTuple):
+class PlannedSave(NamedTuple):
     """The table as of a commit, which is to be saved."""
 
     view: View
@@ -88,7 +88,7 @@ class Log:
         self._head: Storage | None = None
         self.kept: dict[int, int] = {}  # bytes of files that must stay beside live records
         self.torn = 0  # bytes behind the last commit
-        self.due: Due | None = None
+        self.planned: PlannedSave | None = None
         self.blobs = 1  # number of the next blob file
         self.load()
 
@@ -160,10 +160,10 @@ class Log:
         if head.store != self.layout.store or self.layout.generation(number) not in self.used:
             return None
         ages = self.ages(positions)
-        there = np.zeros(int(ages.max(initial=0)) + 1, bool)
+        present = np.zeros(int(ages.max(initial=0)) + 1, bool)
         known = np.array([self.age(number) for number in self.numbers], np.int64)
-        there[known[known < len(there)]] = True
-        gone = ~there[ages]
+        present[known[known < len(present)]] = True
+        gone = ~present[ages]
         positions[gone], lengths[gone] = 0, 0
         return head, positions, lengths
 
@@ -260,8 +260,8 @@ class Log:
         self.files.forget()
         try:
             self._list()
-            there = self.scan.number in self.numbers
-            if there and self.files.size(self.scan.number) >= self.scan.end:
+            exists = self.scan.number in self.numbers
+            if exists and self.files.size(self.scan.number) >= self.scan.end:
                 self._replay(self.table)
             else:
                 self.load()
@@ -543,40 +543,40 @@ class Log:
     # --- the saved index ---
 
     def plan_save(self) -> None:
-        """Let `settle` save the table as of the last commit; the caller holds `write_lock`."""
-        if self.due is not None:
-            self.table.close(self.due.view)
+        """Plan to save the table as of the last commit; the caller holds `write_lock`."""
+        if self.planned is not None:
+            self.table.close(self.planned.view)
         view = self.table.view()
         view.needs_files = False
         at = self.layout.position(self.number, self.end)
-        self.due = Due(view, at, self.sequence, self.table.top, self.written)
+        self.planned = PlannedSave(view, at, self.sequence, self.table.top, self.written)
         self.since = 0
 
-    def settle(self) -> None:
+    def save_planned(self) -> None:
         """Save the index table if that is due. Raises OSError if the log cannot be synced."""
-        while self.due is not None and self.saving.acquire(blocking=False):
+        while self.planned is not None and self.saving.acquire(blocking=False):
             try:
-                due, self.due = self.due, None
-                if due is not None:
-                    self._save(due)
+                planned, self.planned = self.planned, None
+                if planned is not None:
+                    self._save(planned)
             finally:
                 self.saving.release()
 
-    def _save(self, due: Due) -> None:
+    def _save(self, planned: PlannedSave) -> None:
         try:
-            self.sync(due.written)
-            positions, lengths = due.view.columns()
+            self.sync(planned.written)
+            positions, lengths = planned.view.columns()
         finally:
-            self.table.close(due.view)
-        recids = min(due.recids, len(positions))
-        head = index.Head(self.layout.store, due.position, due.sequence, recids, self.blobs)
+            self.table.close(planned.view)
+        recids = min(planned.recids, len(positions))
+        head = index.Head(self.layout.store, planned.position, planned.sequence, recids, self.blobs)
         try:
             with replacing(self.files.root, index.NAME, unsure=self._unsure) as storage:
                 index.write(storage, head, positions, lengths)
         except OSError as error:
             self.notes.append(f"the index table is not saved: {error}")
             return
-        self.saved_at = due.position
+        self.saved_at = planned.position
 
     def _generation_at(self, position: int) -> int:
         return self.layout.generation(self.layout.split(position)[0])
@@ -587,11 +587,11 @@ class Log:
     def free_generations(self) -> None:
         """Free the oldest generations if they have no file; the caller holds `saving` and
         `write_lock`."""
-        there = {self.layout.generation(number) for number in self.numbers}
-        while self.oldest not in there:
+        with_files = {self.layout.generation(number) for number in self.numbers}
+        while self.oldest not in with_files:
             # A saved table must end in a generation that has stayed in use.
-            due = self.due.position if self.due is not None else self.saved_at
-            if self._generation_at(due) == self.oldest:
+            end = self.planned.position if self.planned is not None else self.saved_at
+            if self._generation_at(end) == self.oldest:
                 self.plan_save()
             if self._generation_at(self.saved_at) == self.oldest:
                 self.files.root.unlink(index.NAME)

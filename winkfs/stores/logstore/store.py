@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -30,14 +29,12 @@ from winkfs.stores.handle import StoreHandle
 from winkfs.stores.logstore.files import Files, create, is_store
 from winkfs.stores.logstore.log import Log
 from winkfs.stores.logstore.table import View
-from winkfs.stores.logstore.transaction import Commits, Transaction, as_recids
+from winkfs.stores.logstore.transaction import Body, Commits, Transaction, as_recids
 from winkfs.units import as_int, span_ns
 
 READ_ATTEMPTS: Final = 16  # reads of a record that compactions move
 GAP_BYTES: Final = 4 << 10  # bytes between two records up to which one read takes both
 RUN_BYTES: Final = 1 << 20  # approximate bytes of one read
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Lookups(ABC):
@@ -184,19 +181,6 @@ class Snapshot(Lookups, Closing):
             self._log.table.close(self._seen)
 
 
-def _shared(
-    method: Callable[Concatenate[Transaction, P], T],
-) -> Callable[Concatenate[LogStore, P], T]:
-    """Return a method of the store that calls one of the transaction that its threads share."""
-
-    @wraps(method)
-    def call(store: LogStore, /, *args: P.args, **options: P.kwargs) -> T:
-        with store._lock:
-            return method(store._mine(), *args, **options)
-
-    return call
-
-
 class LogStore(Lookups, StoreHandle):
     """A store of records, open to read ("r") or to write ("a").
 
@@ -316,13 +300,34 @@ class LogStore(Lookups, StoreHandle):
             self._own = self.begin()
         return self._own
 
-    put = _shared(Transaction.put)
-    put_many = _shared(Transaction.put_many)
-    preallocate = _shared(Transaction.preallocate)
-    update = _shared(Transaction.update)
-    update_many = _shared(Transaction.update_many)
-    delete = _shared(Transaction.delete)
-    compare_and_swap = _shared(Transaction.compare_and_swap)
+    def put(self, body: Body) -> int:
+        """See `Transaction.put`; so the other methods here."""
+        with self._lock:
+            return self._mine().put(body)
+
+    def put_many(self, bodies: Iterable[Body]) -> list[int]:
+        with self._lock:
+            return self._mine().put_many(bodies)
+
+    def preallocate(self, count: int = 1) -> list[int]:
+        with self._lock:
+            return self._mine().preallocate(count)
+
+    def update(self, recid: int, body: Body) -> None:
+        with self._lock:
+            self._mine().update(recid, body)
+
+    def update_many(self, recids: Sequence[int] | Int64, bodies: Iterable[Body]) -> None:
+        with self._lock:
+            self._mine().update_many(recids, bodies)
+
+    def delete(self, recid: int) -> None:
+        with self._lock:
+            self._mine().delete(recid)
+
+    def compare_and_swap(self, recid: int, expected: Body, body: Body) -> bool:
+        with self._lock:
+            return self._mine().compare_and_swap(recid, expected, body)
 
     def commit(self, *, sync: bool = True) -> None:
         """Commit the shared transaction. With `sync` all earlier commits are durable, too, even if
@@ -403,4 +408,4 @@ class LogStore(Lookups, StoreHandle):
         with log.write_lock:
             if log.saved_at != log.layout.position(log.number, log.end):
                 log.plan_save()
-        log.settle()
+        log.save_planned()

@@ -209,20 +209,20 @@ class Commits:
             return
         known = self.log.table.views
         with self._pending_lock:
-            due: list[PendingDelete] = []
+            unneeded: list[PendingDelete] = []
             kept: list[PendingDelete] = []
             for one in self._pending:
                 views = [view for ref in one.views if (view := ref()) is not None]
                 needed = any(known.get(id(view)) is view for view in views)
                 wait = needed or one.synced > self.log.synced
-                (kept if wait else due).append(one)
+                (kept if wait else unneeded).append(one)
             self._pending = kept
-        for one in due:
+        for one in unneeded:
             one.remove()
 
-    def settle(self) -> None:
+    def finish_commit(self) -> None:
         """Do what is due after a commit."""
-        self.log.settle()
+        self.log.save_planned()
         if self._pending and self.compacting.acquire(blocking=False):
             try:
                 self.sweep()
@@ -249,7 +249,7 @@ class Commits:
                     raise
                 found = self._compact(progress, dry_run, least, True)
             self.sweep()
-        self.log.settle()
+        self.log.save_planned()
         return found
 
     def _compact(
@@ -433,7 +433,7 @@ class Transaction:
         self._end("committed", [])
         if sync:
             self._log.sync(upto)
-        self._commits.settle()
+        self._commits.finish_commit()
 
     def _drop_blobs(self, kept: Collection[int]) -> None:
         """Delete the blob files of this transaction, except those with these ids."""

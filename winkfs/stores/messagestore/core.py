@@ -30,7 +30,7 @@ from winkfs.access import Access
 from winkfs.errors import Refusal
 from winkfs.stores.handle import Calls
 from winkfs.stores.messagestore import broker
-from winkfs.stores.messagestore.recovery import Segment, State, cut, end_journals, mend
+from winkfs.stores.messagestore.recovery import Segment, StoreState, cut, end_journals, mend
 from winkfs.units import as_content
 
 SEGMENT_BYTES: Final = 16 << 20  # bytes of a segment after which a new one begins
@@ -81,7 +81,7 @@ class Core:
         self.done, self.full = 0, False
         self.busy: set[int] = set()
 
-    def begin(self, state: State) -> None:
+    def begin(self, state: StoreState) -> None:
         """Begin to write; after damage or an unclean end, repair and write a new snapshot.
 
         raises  OSError
@@ -101,7 +101,7 @@ class Core:
             self.journal = Journal(storage, self.generation, begun=True)
         self.since = self.done
 
-    def take(self, state: State) -> None:
+    def take(self, state: StoreState) -> None:
         """Use what was loaded from the directory."""
         self.index, self.segments = state.index, state.segments
         self.generation, self._next = state.generation, state.next_file

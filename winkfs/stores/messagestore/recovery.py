@@ -93,7 +93,7 @@ class Segment:
 
 
 @dataclass(slots=True)
-class State:
+class StoreState:
     """Content of the directory of a message store.
 
     index       of all messages
@@ -153,7 +153,7 @@ def listed(directory: Directory) -> dict[int, Segment]:
     return dict(sorted(found.items()))
 
 
-def load(directory: Directory, report: ReportLine, *, removed: bool = False) -> State:
+def load(directory: Directory, report: ReportLine, *, removed: bool = False) -> StoreState:
     """Load a message store. Raises Refusal; CorruptError; OSError.
 
     report   called with a line for each damage
@@ -176,7 +176,7 @@ def load(directory: Directory, report: ReportLine, *, removed: bool = False) -> 
     return found
 
 
-def _moved_on(directory: Directory, state: State) -> bool:
+def _moved_on(directory: Directory, state: StoreState) -> bool:
     """Return whether a writer has changed something meanwhile."""
     if not state.generation:
         return False
@@ -184,9 +184,9 @@ def _moved_on(directory: Directory, state: State) -> bool:
     return info is None or info.size > state.journal
 
 
-def _load(directory: Directory, report: ReportLine, *, last: bool) -> State:
+def _load(directory: Directory, report: ReportLine, *, last: bool) -> StoreState:
     clean = directory.exists(broker.CLEAN)  # an index of ours is older then
-    snapshot, state = None if clean else _snapshot(directory, report), State()
+    snapshot, state = None if clean else _snapshot(directory, report), StoreState()
     past, ends, covered = list[Entry](), False, dict[int, tuple[int, int]]()
     if snapshot is not None:
         head, known = snapshot
@@ -420,7 +420,7 @@ class Changes:
         return rows._replace(refs=refs).take(refs > 0)
 
 
-def add(state: State, rows: Rows) -> None:
+def add(state: StoreState, rows: Rows) -> None:
     """Add messages that the index does not have; if an id occurs several times, the first."""
     new = ~state.index.get_many(rows.ids)[1]
     first = _first(rows)
@@ -441,7 +441,7 @@ def _first(rows: Rows) -> Bools:
     return first
 
 
-def _sum_up(state: State) -> None:
+def _sum_up(state: StoreState) -> None:
     """Count the messages of each segment, and their bytes."""
     for rows in state.index.rows():
         numbers, which = np.unique(rows.file, return_inverse=True)
@@ -456,7 +456,9 @@ def _sum_up(state: State) -> None:
 # --- following a writer ---
 
 
-def follow(directory: Directory, state: State, past: list[Entry], report: ReportLine) -> int | None:
+def follow(
+    directory: Directory, state: StoreState, past: list[Entry], report: ReportLine
+) -> int | None:
     """Apply what a writer has done since: rows of its journal, and new messages of the segments.
 
     ->  number of changes; None: the store must be loaded again
@@ -470,12 +472,12 @@ def follow(directory: Directory, state: State, past: list[Entry], report: Report
     _apply(state, past)
     _void(state, changes)
     try:
-        there = listed(directory)
-        for number in [n for n in state.segments if n not in there]:
+        present = listed(directory)
+        for number in [n for n in state.segments if n not in present]:
             if any((rows.file == number).any() for rows in state.index.rows()):
                 return None
             state.segments.pop(number).moved += 1
-        for number, found in there.items():
+        for number, found in present.items():
             segment, length = state.segments.get(number), found.size
             if segment is None:
                 segment = state.segments[number] = found
@@ -491,7 +493,7 @@ def follow(directory: Directory, state: State, past: list[Entry], report: Report
     return count
 
 
-def _apply(state: State, past: list[Entry]) -> None:
+def _apply(state: StoreState, past: list[Entry]) -> None:
     """Apply the rows of a journal to the index."""
     index = state.index
     for kind, number, offset, size, refs, msg_id in past:
@@ -508,7 +510,7 @@ def _apply(state: State, past: list[Entry]) -> None:
                         index.put(msg_id, other)
 
 
-def _void(state: State, changes: Changes) -> None:
+def _void(state: StoreState, changes: Changes) -> None:
     """Remove from the index what a compaction did not keep: a scan during the compaction may have
     found messages that were about to be overwritten, or had moved already."""
     numbers = list(changes.resets)
@@ -526,7 +528,7 @@ def _void(state: State, changes: Changes) -> None:
 # --- repair by a writer ---
 
 
-def mend(directory: Directory, state: State, report: ReportLine) -> None:
+def mend(directory: Directory, state: StoreState, report: ReportLine) -> None:
     """Cut off what is no record, and finish interrupted compactions. Raises OSError.
 
     The caller then writes a new snapshot, calls `cut` and removes segments without messages.
@@ -572,7 +574,7 @@ def end_journals(directory: Directory, generation: int) -> None:
         directory.unlink(name)
 
 
-def cut(directory: Directory, state: State) -> None:
+def cut(directory: Directory, state: StoreState) -> None:
     """Truncate the segments in `state.cuts`. Raises OSError."""
     for number, end in state.cuts.items():
         with directory.open(state.segments[number].name, "w", follow=False) as storage:

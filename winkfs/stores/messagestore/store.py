@@ -33,7 +33,7 @@ from winkfs.stores.kinds import refuse_other
 from winkfs.stores.messagestore import broker
 from winkfs.stores.messagestore.compaction import Compaction, compact, migrate, planned
 from winkfs.stores.messagestore.core import Core, checked_id
-from winkfs.stores.messagestore.recovery import Segment, State, follow, load
+from winkfs.stores.messagestore.recovery import Segment, StoreState, follow, load
 
 BATCH_MESSAGES: Final = 4096  # messages that are written together
 BATCH_BYTES: Final = 4 << 20  # bytes of their bodies
@@ -301,9 +301,9 @@ class MessageStore(StoreHandle):
             self._access.check_open()
             if set(map(len, ids)) != {ID}:
                 list(map(checked_id, ids))
-            rows, there = self.core.index.get_many(words_of(b"".join(ids)))
-            if not there.all():
-                missing = ids[int(np.argmin(there))]
+            rows, exist = self.core.index.get_many(words_of(b"".join(ids)))
+            if not exist.all():
+                missing = ids[int(np.argmin(exist))]
                 raise NoSuchFile(f"no message {missing.hex()}", self.path)
             self.core.flush()
             moved = {n: self.core.segments[n].moved for n in np.unique(rows.file).tolist()}
@@ -428,7 +428,7 @@ class MessageStore(StoreHandle):
             for number in [n for n in self._files if n not in self.core.state.segments]:
                 del self._files[number]
 
-    def _listen(self, state: State) -> None:
+    def _listen(self, state: StoreState) -> None:
         """Use a loaded state, and open its journal to follow the writer."""
         for _ in range(READ_ATTEMPTS):
             heard = None

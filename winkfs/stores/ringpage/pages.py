@@ -120,8 +120,8 @@ class Pages:
     def _load_heads(self) -> list[bytes]:
         """Read the headers of all pages within the file -> their bytes."""
         settings = self.settings
-        there = max(self.storage.size() - BLOCK, 0) // settings.page_size
-        offsets = list(map(settings.offset, range(min(there, settings.page_count))))
+        pages = max(self.storage.size() - BLOCK, 0) // settings.page_size
+        offsets = list(map(settings.offset, range(min(pages, settings.page_count))))
         raws = self.storage.read_each(offsets, [HEAD.size] * len(offsets))
         form = settings.page_count, settings.page_size, settings.ring
         self.heads: list[Head | None] = [None] * settings.page_count
