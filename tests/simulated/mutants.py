@@ -455,7 +455,8 @@ MUTANTS = (
     ),
     Mutant(
         "log store: what a failed sync lost believed", f"{LOG}/log.py",
-        "            self._take(self.files.rewrite(scan.number, scan.end), scan.number, scan.end)\n",
+        "            self._take(self.files.rewrite(scan.number, scan.end), scan.number, "
+        "scan.end)\n",
         '            head = self.files.data.open(f"{scan.number:016x}", "w")\n'
         "            head.truncate(scan.end)\n"
         "            self._take(head, scan.number, scan.end)\n",

@@ -5,16 +5,13 @@ from typing import TYPE_CHECKING
 from winkfs import exports
 
 if TYPE_CHECKING:
-    from winkformats.ledgerq.entry import HIGH as HIGH
-    from winkformats.ledgerq.entry import LOW as LOW
-    from winkformats.ledgerq.entry import MEDIUM as MEDIUM
-    from winkformats.ledgerq.entry import Message as Message
-    from winkfs.stores.ledgerq.queue import Compaction as Compaction
-    from winkfs.stores.ledgerq.queue import Queue as Queue
-    from winkfs.stores.ledgerq.queue import create as create
-    from winkfs.stores.ledgerq.queue import is_queue as is_queue
-    from winkfs.stores.ledgerq.tail import Rotation as Rotation
+    from winkformats.ledgerq.entry import HIGH, LOW, MEDIUM, Message
+    from winkfs.stores.ledgerq.queue import Compaction, Queue, create, is_queue
+    from winkfs.stores.ledgerq.tail import Rotation
 
+__all__ = [
+    "HIGH", "LOW", "MEDIUM", "Compaction", "Message", "Queue", "Rotation", "create", "is_queue",
+]  # fmt: skip
 __getattr__ = exports(
     globals(),
     dict.fromkeys(("HIGH", "LOW", "MEDIUM", "Message"), "cursor")

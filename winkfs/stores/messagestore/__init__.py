@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from winkfs import exports
 
 if TYPE_CHECKING:
-    from winkfs.stores.messagestore.compaction import Compaction as Compaction
-    from winkfs.stores.messagestore.store import MessageStore as MessageStore
-    from winkfs.stores.messagestore.store import create as create
+    from winkfs.stores.messagestore.compaction import Compaction
+    from winkfs.stores.messagestore.store import MessageStore, create
 
+__all__ = ["Compaction", "MessageStore", "create"]
 __getattr__ = exports(
     globals(), {"Compaction": "compaction", "MessageStore": "store", "create": "store"}
 )

@@ -57,7 +57,6 @@ class Core:
 
     index: Index
     segments: dict[int, Segment]
-    sync: Callable[[], object]
 
     def __init__(
         self,
@@ -65,12 +64,14 @@ class Core:
         access: Access,
         lock: threading.RLock,
         opened: dict[int, SharedStorage],
+        sync: Callable[[], object],
         *,
         checksums: bool | None,
     ) -> None:
         """`opened`: segments that are open for reading; `checksums`: None: as in the snapshot."""
         self.directory, self.access, self.lock, self._opened = directory, access, lock, opened
         self.writable, self._wanted, self.checked = access.writable, checksums, False
+        self.sync = sync
         self.problems: list[str] = []
         self.current: Segment | None = None
         self.out: dict[int, Storage] = {}

@@ -94,14 +94,15 @@ class MessageStore(StoreHandle):
         self._closing.callback(self.directory.close)
         self._confirm = confirm
         self._files: dict[int, SharedStorage] = {}  # open for reading
-        self.core = Core(self.directory, self._access, self._lock, self._files, checksums=checksums)
+        self.core = Core(
+            self.directory, self._access, self._lock, self._files, self.sync, checksums=checksums
+        )
         self.problems = self.core.problems
         self._ids: list[bytes] = []  # to be confirmed
         self._access.ready = self.writable
         self._heard: SharedStorage | None = None  # the journal of the writer that is followed
         self._changed = False  # since the last `refresh`
         if self.writable:
-            self.core.sync = self.sync
             if not force:
                 broker.check(broker.evidence(self.directory), self.path)
             self._keep_lock(WriterLock(self.path, (self.directory, LOCK_NAME.removesuffix(SUFFIX))))

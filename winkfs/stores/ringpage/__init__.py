@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from winkfs import exports
 
 if TYPE_CHECKING:
-    from winkfs.stores.ringpage.ring import Full as Full
-    from winkfs.stores.ringpage.ring import Ring as Ring
-    from winkfs.stores.ringpage.ring import create as create
+    from winkfs.stores.ringpage.ring import Full, Ring, create
 
-__getattr__ = exports(globals(), {"Full": "ring", "Ring": "ring", "create": "ring"})
+__all__ = ["Full", "Ring", "create"]
+__getattr__ = exports(globals(), dict.fromkeys(__all__, "ring"))
