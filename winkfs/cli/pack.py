@@ -163,9 +163,11 @@ def pack(
 
 def _summary(report: PackReport, seconds: float) -> str:
     """Return a line on what was packed, for people."""
-    kinds = [(report.files, "file", "files"), (report.directories, "directory", "directories")]
-    kinds += [(report.links, "link", "links"), (report.updated, "updated", "updated")]
-    kinds += [(report.unchanged, "unchanged", "unchanged")]
+    kinds = [
+        (report.files, "file", "files"), (report.directories, "directory", "directories"),
+        (report.links, "link", "links"), (report.updated, "updated", "updated"),
+        (report.unchanged, "unchanged", "unchanged"),
+    ]  # fmt: skip
     parts = [f"{n:,} {one if n == 1 else more}" for n, one, more in kinds if n or one == "file"]
     return f"{', '.join(parts)}: {size_text(report.bytes)} in {seconds:.1f} s"
 

@@ -78,9 +78,11 @@ def report_check(
     """
     with Progress("verifying", "bytes") as bar:
         report = check(base, bar)
-    facts: Facts = {"base": base, "records": report.files, "bytes": report.bytes}
-    facts |= {f"{pages}s": report.entries} if pages else {}
-    facts |= {"problems": report.problems, "notes": report.notes, "more_problems": report.more}
+    facts: Facts = {
+        "base": base, "records": report.files, "bytes": report.bytes,
+        **({f"{pages}s": report.entries} if pages else {}),
+        "problems": report.problems, "notes": report.notes, "more_problems": report.more,
+    }  # fmt: skip
     within = f" in {counted(report.entries, pages)}" if pages else ""
     what = f"{base}: {counted(report.files, noun)}{within}, {report.bytes} bytes"
     return print_report(report, record(report) if record else facts, what, as_json, report.more)

@@ -61,13 +61,15 @@ def compact(
             if log.number == last.number and last.size > START and _dead(last) >= least:
                 log.next_file()
     chosen = [one for one in _candidates(log, files, least, oldest) if one.number not in taken]
-    report = {"files": len(chosen), "bytes": sum(one.size for one in chosen),
-              "moved": 0, "freed": sum(one.size - one.live for one in chosen)}  # fmt: skip
     if dry_run:
-        return report | {"moved": sum(one.live for one in chosen)}
+        return {
+            "files": len(chosen), "bytes": sum(one.size for one in chosen),
+            "moved": sum(one.live for one in chosen),
+            "freed": sum(one.size - one.live for one in chosen),
+        }  # fmt: skip
+    report = dict.fromkeys(("files", "bytes", "moved", "freed"), 0)
     first, done = log.oldest, set[int]()
     many = len(log.used) > log.layout.generations // 2
-    report["files"] = report["bytes"] = report["freed"] = 0
     for one in chosen:
         if one.number in done or one.number not in log.numbers:
             continue

@@ -25,6 +25,7 @@ from winkformats.logstore.entry import HEAD, LENGTH, PART, RECORD, Entries
 from winkformats.logstore.layout import Layout
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.errors import Closed, CorruptError, FormatError, NoSuchFile
+from winkfs.stores.batches import runs
 from winkfs.stores.handle import StoreHandle
 from winkfs.stores.logstore.files import Files, create, is_store
 from winkfs.stores.logstore.log import Log
@@ -33,7 +34,7 @@ from winkfs.stores.logstore.transaction import Body, Commits, Transaction, as_re
 from winkfs.units import as_int, span_ns
 
 READ_ATTEMPTS: Final = 16  # reads of a record that compactions move
-GAP_BYTES: Final = 4 << 10  # bytes between two records up to which one read takes both
+GAP_BYTES: Final = 4 << 10  # bytes between two records from which on each has its own read
 RUN_BYTES: Final = 1 << 20  # approximate bytes of one read
 
 
@@ -91,7 +92,7 @@ class Lookups(ABC):
         lengths = found.lengths & LENGTH
         columns = found.recids.tolist(), found.positions.tolist(), lengths.tolist()
         read: list[bytes | None] = []
-        for start, stop in self._runs(found, lengths):
+        for start, stop in self._runs(found, lengths) if len(lengths) else ():
             if stop - start == 1:
                 read.append(self.get(columns[0][start]))
             else:
@@ -102,18 +103,12 @@ class Lookups(ABC):
         return bodies
 
     def _runs(self, found: Entries, lengths: Int64) -> Iterator[tuple[int, int]]:
-        """Yield runs [start, stop) of records, sorted by position, that one read takes."""
-        if not len(lengths):
-            return iter(())
+        """Return runs [start, stop) of records, sorted by position, that one read takes."""
         bits = self._log.layout.offset_bits
         begin = (found.positions & np.uint64((1 << bits) - 1)).astype(np.int64)
-        stop = begin + lengths
         files = found.positions >> np.uint64(bits)
-        far = (begin[1:] > stop[:-1] + GAP_BYTES) | (files[1:] != files[:-1])
-        far |= begin[1:] // RUN_BYTES != begin[:-1] // RUN_BYTES
-        far |= found.positions[:-1] == 0
-        ends = [*(np.flatnonzero(far) + 1).tolist(), len(begin)]
-        return zip([0, *ends[:-1]], ends, strict=True)
+        first, stop = runs(files, begin, lengths, gap=GAP_BYTES, length=RUN_BYTES)
+        return zip(first.tolist(), stop.tolist(), strict=True)
 
     def _read_run(
         self, recids: list[int], positions: list[int], lengths: list[int]

@@ -27,7 +27,7 @@ from winkformats.messagestore.journal import INDEX, JOURNAL, Entry, entries
 from winkformats.messagestore.segment import ID
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.errors import CorruptError, NoSuchFile, Refusal
-from winkfs.stores.batches import batched
+from winkfs.stores.batches import batched, runs
 from winkfs.stores.handle import Calls, StoreHandle, Sync
 from winkfs.stores.kinds import refuse_other
 from winkfs.stores.messagestore import broker
@@ -312,11 +312,7 @@ class MessageStore(StoreHandle):
         left: list[int] = []  # CHECKED, moved or damaged: for `read`
         order = np.lexsort((rows.offset, rows.file))
         file, start, size = rows.file[order], rows.offset[order], rows.size[order]
-        apart = (start[1:] - start[:-1] - size[:-1] >= GAP_BYTES) | (
-            start[1:] // READ_BYTES > start[:-1] // READ_BYTES
-        )
-        first = np.flatnonzero(np.append(True, apart | (file[1:] > file[:-1]))[: len(ids)])
-        stop = np.append(first[1:], len(ids))
+        first, stop = runs(file, start, size, gap=GAP_BYTES, length=READ_BYTES)
         files = file[first]
         lengths = (start[stop - 1] + size[stop - 1] - start[first]).tolist()
         begins, firsts, stops = start[first].tolist(), first.tolist(), stop.tolist()
