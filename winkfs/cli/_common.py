@@ -19,7 +19,6 @@ import click
 from click.shell_completion import CompletionItem
 
 import winkfs
-from winkformats.errors import FormatError
 from winkfs import units
 from winkfs.errors import Refusal, WinkError, advice
 from winkfs.names import is_glob, matcher, part_fault, to_bytes, to_str
@@ -222,7 +221,7 @@ class Failures:
         self.count += 1
         warn(f"{self._base}: {name}: {what}")
 
-    def damage(self, error: FormatError) -> None:
+    def damage(self, error: winkfs.FormatError) -> None:
         """Report something damaged that was skipped; the error contains its place."""
         self.count += 1
         warn(str(error))
@@ -318,7 +317,7 @@ def expand(container: winkfs.Reader, names: tuple[str, ...], failures: Failures)
             if name not in container and not is_glob(argument):
                 name = as_path(argument) or name
             exists = name in container
-        except FormatError as error:
+        except winkfs.FormatError as error:
             failures.add(argument, str(error))
             continue
         if exists:
@@ -341,9 +340,7 @@ def as_path(argument: str) -> bytes:
 
 def is_directory(container: winkfs.Reader, name: bytes) -> bool:
     """Return whether there is an entry for a directory of this name."""
-    from winkfs.entry import FileType
-
-    return name in container and container.stat(name).ftype == FileType.DIR
+    return name in container and container.stat(name).ftype == winkfs.FileType.DIR
 
 
 def place_fault(name: bytes) -> str | None:

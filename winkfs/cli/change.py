@@ -11,7 +11,6 @@ from typing import IO, TYPE_CHECKING, Final, cast
 import click
 
 import winkfs
-from winkformats.errors import FormatError
 from winkfs.cli._common import (
     BASE,
     COMPRESS,
@@ -304,7 +303,7 @@ class _Removal:
                     self._directories[name] = argument
             elif not self._take_all(argument):
                 self._failures.add(argument, "no name matches")
-        except FormatError as error:
+        except winkfs.FormatError as error:
             self._failures.add(argument, str(error))
 
     def take_where(self, where: str, globs: tuple[str, ...]) -> None:
@@ -355,7 +354,7 @@ class _Removal:
                 self._gone.add(name)
             else:
                 self._container.delete(name)
-        except FormatError as error:
+        except winkfs.FormatError as error:
             self._failures.add(to_str(name), str(error))
             return
         if self._dry_run or self._verbose:

@@ -14,7 +14,6 @@ from winkfs.cli._common import (
     Progress,
     answer,
     counted,
-    emit,
     printable,
     warn,
 )
@@ -64,8 +63,7 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
 
     with Progress("copying", "bytes") as bar:
         generation = adopt(root, bases, progress=bar)
-    if as_json:
-        emit({"base": root, "generation": generation, "shards": len(bases)})
+    answer({"base": root, "generation": generation, "shards": len(bases)}, as_json)
 
 
 @dataset.command()

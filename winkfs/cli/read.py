@@ -18,7 +18,6 @@ import click
 
 import winkfs
 from winkformats.disk.paths import open_file
-from winkformats.errors import FormatError
 from winkfs.cli._common import (
     AS_OF,
     BASE,
@@ -199,7 +198,7 @@ class _Listing:
         if stat.ftype == FileType.LINK:
             try:
                 target = self._container.readlink(stat.name)
-            except FormatError as error:
+            except winkfs.FormatError as error:
                 self.failures.add(stat.name, str(error))
         if self._json:
             typed = {"columns": _columns_json(values)} if self.columns else {}
@@ -237,7 +236,7 @@ class _Listing:
         """Print one file whose metadata is not complete in the catalog."""
         try:
             self.write(self._container.stat(name))
-        except FormatError as error:
+        except winkfs.FormatError as error:
             self.failures.damage(error)
 
     def _write_many(self, rows: FileTable, names: list[str], owner: tuple[int, int]) -> None:
@@ -398,7 +397,7 @@ def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
                 try:
                     if not _write(container, name) and not is_glob(argument):
                         failures.add(to_str(name), "is a directory")
-                except FormatError as error:
+                except winkfs.FormatError as error:
                     failures.add(to_str(name), str(error))
     return failures.status
 
@@ -409,7 +408,7 @@ def _is_many(container: winkfs.Reader, argument: str) -> bool:
         return False
     try:
         return name_bytes(argument) not in container
-    except FormatError:  # there is a file of that name, and it is damaged
+    except winkfs.FormatError:  # there is a file of that name, and it is damaged
         return False
 
 
@@ -422,14 +421,14 @@ def _write_all(container: Any, glob: str, failures: Failures) -> None:
         found = found or bool(chosen.names)
         for name, data in zip(chosen.names, container.contents(chosen), strict=True):
             try:
-                if isinstance(data, FormatError):
+                if isinstance(data, winkfs.FormatError):
                     raise data
                 if data is None:
                     _write(container, name)
                 else:
                     sys.stdout.buffer.write(data)
                     cache.add(len(data))
-            except FormatError as error:
+            except winkfs.FormatError as error:
                 failures.add(to_str(name), str(error))
     cache.finish()
     if not found:

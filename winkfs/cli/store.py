@@ -15,7 +15,6 @@ import click
 from click.shell_completion import CompletionItem
 
 import winkfs
-from winkformats.errors import FormatError
 from winkfs.cli._common import (
     JSON,
     STDIN,
@@ -30,7 +29,6 @@ from winkfs.cli._common import (
     warn,
 )
 from winkfs.cli.verbs import DIR, bodies_of, put_all, report_check
-from winkfs.errors import NoSuchFile, Refusal
 from winkfs.registry import Kind, find_kind, kinds_with
 from winkfs.units import parse_size
 
@@ -72,10 +70,10 @@ def records(base: str, mode: str = "r", *, force: bool = False) -> Iterator[Reco
             raise _no_records(kind, base)
         try:
             yield found
-        except FormatError:
+        except winkfs.FormatError:
             raise
         except ValueError as error:  # not an id
-            raise Refusal(str(error), base) from None
+            raise winkfs.Refusal(str(error), base) from None
 
 
 def store_at(base: str) -> tuple[Kind, str]:
@@ -83,9 +81,9 @@ def store_at(base: str) -> tuple[Kind, str]:
     for a store that does not contain records."""
     found = find_kind(base)
     if found is None and os.path.isdir(base):
-        raise Refusal("a folder, but no store: see winkfs store create --help", base)
+        raise winkfs.Refusal("a folder, but no store: see winkfs store create --help", base)
     if found is None:
-        raise NoSuchFile("no such store", base)
+        raise winkfs.NoSuchFile("no such store", base)
     if found[0].has("shards") or not found[0].has("open"):
         raise _no_records(found[0], base)
     return found
@@ -98,8 +96,8 @@ def forced(kind: Kind, force: bool) -> dict[str, bool]:
     return {"force": True} if force else {}
 
 
-def _no_records(kind: Kind, base: str) -> Refusal:
-    return Refusal(f"winkfs store is for stores of records, and this is a {kind.name}", base)
+def _no_records(kind: Kind, base: str) -> winkfs.Refusal:
+    return winkfs.Refusal(f"winkfs store is for stores of records, and this is a {kind.name}", base)
 
 
 # --- create ---
@@ -211,7 +209,7 @@ def _for_each(
     for id in ids:
         try:
             work(id)
-        except NoSuchFile as error:
+        except winkfs.NoSuchFile as error:
             failures.add(id, error.strerror or str(error))
         except ValueError as error:  # FormatError is one
             failures.add(id, str(error))

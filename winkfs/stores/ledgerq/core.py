@@ -13,7 +13,6 @@ from typing import Final
 
 from winkformats.disk.storage import Directory, Lock
 from winkformats.ledgerq import cursors as ondisk
-from winkformats.ledgerq.cursors import CURSORS
 from winkformats.ledgerq.entry import LAST_ID
 from winkformats.ledgerq.state import Metadata
 from winkfs.access import Access
@@ -102,7 +101,7 @@ class Core:
         """Sync what a process may have written before it ended without a sync."""
         last = self.files.newest
         names = [] if last is None else [last.name]
-        for name in names + [CURSORS] * (self.state.seed is not None):
+        for name in names + [ondisk.CURSORS] * (self.state.seed is not None):
             with self.directory.open(name, "w", follow=False) as storage:
                 storage.sync()
         self.directory.sync()

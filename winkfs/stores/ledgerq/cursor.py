@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from winkformats.errors import CorruptError
 from winkformats.ledgerq import cursors as ondisk
-from winkformats.ledgerq.cursors import Journal
 from winkformats.ledgerq.entry import HIGH, LAST_ID, LOW, MEDIUM, Message
 from winkfs.stores.ledgerq.files import Warn
 from winkfs.stores.ledgerq.reading import Reading
@@ -171,7 +170,7 @@ class Deliveries:
     """
 
     def __init__(
-        self, reading: Reading, append: Callable[[], Journal], warn: Warn, *, starved: int
+        self, reading: Reading, append: Callable[[], ondisk.Journal], warn: Warn, *, starved: int
     ) -> None:
         """append: returns the journal of cursors, to write; starved: see `Order`."""
         self.reading, self.by_priority = reading, False
@@ -282,7 +281,7 @@ class Deliveries:
         return True
 
 
-def write_lease(journal: Journal, cursor: Cursor, id: int, lease: Lease) -> None:
+def write_lease(journal: ondisk.Journal, cursor: Cursor, id: int, lease: Lease) -> None:
     journal.add(
         ondisk.LEASED, cursor.number, id, lease.deadline, lease.failures,
         deliveries=min(lease.deliveries, 0xFFFF), priority=lease.priority,

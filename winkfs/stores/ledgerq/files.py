@@ -11,7 +11,6 @@ from time import sleep
 from typing import Final
 
 from winkformats.disk.storage import Directory, FileType, Storage, replacing
-from winkformats.errors import CorruptError
 from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import (
     DATA,
@@ -22,16 +21,15 @@ from winkformats.ledgerq.entry import (
     PAD,
     PRIORITY,
 )
-from winkformats.ledgerq.index import Sparse
-from winkformats.ledgerq.priorities import Places
 from winkformats.ledgerq.segment import LAST, NAME, START, SUFFIX, Header, Walk, name_of
-from winkfs.errors import Refusal
+from winkfs.errors import CorruptError, Refusal
 
 LOAD_TRIES: Final = 20  # listings of a folder from which compactions remove segments meanwhile
 OPEN_SEGMENTS: Final = 64  # segments open for reading
 WRITE_SECONDS: Final = 0.05  # seconds in which another process finishes a write
 ENTRY_BYTES: Final = LEAST + len(PAD)  # bytes of the shortest entry, with its padding
 Warn = Callable[[str], object]
+Tables = tuple[priorities.Places, priorities.Places, priorities.Places]  # low, medium, high
 
 
 @dataclass(slots=True)
@@ -56,8 +54,8 @@ class Segment:
     torn: int = 0
     indexed: bool = False
     bad: tuple[tuple[int, int], ...] = ()
-    sparse: Sparse | None = None
-    tables: tuple[Places, Places, Places] | None = None
+    sparse: index.Sparse | None = None
+    tables: Tables | None = None
     identity: tuple[int, int] = (0, 0)
 
     @property
@@ -199,7 +197,7 @@ class Files:
         """
         storage = self.storage(segment)
         size = storage.size()
-        segment.first, segment.last, segment.sparse, segment.bad = 0, before, Sparse(), ()
+        segment.first, segment.last, segment.sparse, segment.bad = 0, before, index.Sparse(), ()
         segment.tables = priorities.empty() if self.by_priority else None
         walk = Walk(storage, START, before)
         if not anew and (known := self._read_index(segment, size)) and known.ids[0] > before:
@@ -235,18 +233,18 @@ class Files:
     def warn_bad(self, segment: Segment, start: int, stop: int) -> None:
         self.warn(f"{self.path(segment)}: {stop - start} bytes at byte {start} are no messages")
 
-    def _read_index(self, segment: Segment, size: int) -> Sparse | None:
+    def _read_index(self, segment: Segment, size: int) -> index.Sparse | None:
         """Return the index of a segment from its file; None: it is missing, damaged or empty."""
         data, path = self.beside(segment, index.SUFFIX), self.path(segment, index.SUFFIX)
         if data is not None:
             try:
-                found = Sparse.decode(data, segment.number, file=path, size=size)
+                found = index.Sparse.decode(data, segment.number, file=path, size=size)
                 return found if len(found) and self._leads(segment, found) else None
             except CorruptError as error:
                 self.warn(f"{error}: made again in memory")
         return None
 
-    def _leads(self, segment: Segment, found: Sparse) -> bool:
+    def _leads(self, segment: Segment, found: index.Sparse) -> bool:
         """Return whether the first and last row are entries of the segment."""
         storage = self.storage(segment)
         for at in (0, -1):
@@ -351,7 +349,7 @@ class Files:
             self.flush()
         return segment.size
 
-    def sparse(self, segment: Segment) -> Sparse:
+    def sparse(self, segment: Segment) -> index.Sparse:
         """Return the index of a segment. Cost: reads its file, or without one the segment."""
         if segment.sparse is None:
             segment.sparse = self._read_index(segment, segment.size)
@@ -361,7 +359,7 @@ class Files:
         assert segment.sparse is not None
         return segment.sparse
 
-    def tables(self, segment: Segment) -> tuple[Places, Places, Places]:
+    def tables(self, segment: Segment) -> Tables:
         """Return ids and offsets by priority. Cost: reads their file, or all of the segment."""
         if segment.tables is None:
             walk = Walk(self.storage(segment), START, max(segment.first - 1, 0))
@@ -423,7 +421,7 @@ def write_anew(directory: Directory, name: str, data: bytes) -> None:
             storage.write(0, [data])
 
 
-def _sort(walk: Walk, tables: tuple[Places, Places, Places]) -> None:
+def _sort(walk: Walk, tables: Tables) -> None:
     """Note ids and offsets of the messages that a walk has found, by priority."""
     import numpy as np  # a queue by arrival starts without it
 

@@ -23,7 +23,6 @@ from typing import Any, Final, NamedTuple
 from winkformats.disk.paths import directory_of, is_directory, make_directory, open_folder
 from winkformats.disk.storage import TEMPORARY
 from winkformats.ledgerq import cursors as ondisk
-from winkformats.ledgerq.cursors import CURSORS
 from winkformats.ledgerq.entry import LAST_ID, LOW, Message, encode_headers
 from winkformats.ledgerq.segment import NAME
 from winkformats.ledgerq.state import METADATA, Dedup, Retry, time_text
@@ -76,7 +75,12 @@ def create(
             if by_priority and not existing.by_priority:
                 raise Refusal("is a queue already, and is read by arrival", path)
         return
-    begun = {LOCK, TURN, CURSORS, f"{CURSORS}{TEMPORARY}"}  # left by an interrupted call
+    begun = {
+        LOCK,
+        TURN,
+        ondisk.CURSORS,
+        f"{ondisk.CURSORS}{TEMPORARY}",
+    }  # left by an interrupted call
     if is_directory(path) and not begun.issuperset(directory_of(path).list()):
         raise Refusal("is not empty: a queue needs a directory of its own", path)
     Queue(path, "a", sync="none", by_priority=by_priority, make=True).close()
@@ -89,7 +93,7 @@ def is_queue(path: str) -> bool:
     except OSError:
         return False
     return any(NAME.fullmatch(name) for name in names) or (
-        METADATA in names and (CURSORS in names or len(names) == 1)
+        METADATA in names and (ondisk.CURSORS in names or len(names) == 1)
     )
 
 

@@ -9,10 +9,9 @@ from typing import Final
 
 from google_crc32c import value as crc32c
 
-from winkformats.errors import FormatError
 from winkformats.ledgerq.entry import DATA, HEAD, LEAST, LOW, PRIORITY, SUM, Message, decode
 from winkformats.ledgerq.segment import RESIDUE, START, WINDOW, Walk
-from winkfs.errors import NoSuchFile
+from winkfs.errors import FormatError, NoSuchFile
 from winkfs.stores.ledgerq.files import Files, Segment
 
 READ_BYTES: Final = 8192  # read for one message; messages as near as this are read together

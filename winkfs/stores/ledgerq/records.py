@@ -14,7 +14,6 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.ledgerq import index, priorities
 from winkformats.ledgerq.entry import DATA, HIGH, LAST_ID, LOW, Message, decode
-from winkformats.ledgerq.index import Sparse
 from winkformats.ledgerq.segment import START, Walk, name_of
 from winkfs.container.verify import Report
 from winkfs.errors import CorruptError, FormatError, NoSuchFile
@@ -245,7 +244,7 @@ def _check(files: Files, segment: Segment, before: int, floor: int, report: Repo
     """
     path, storage = files.path(segment), files.storage(segment)
     walk, size = Walk(storage, START, before), min(segment.size + segment.torn, storage.size())
-    found = Segment(segment.number, segment.size, sparse=Sparse(), tables=priorities.empty())
+    found = Segment(segment.number, segment.size, sparse=index.Sparse(), tables=priorities.empty())
     while walk.step(size):
         note(found, walk)
         for length, kind, _, id, _, at in walk.rows():
@@ -286,7 +285,7 @@ def _check_derived(files: Files, segment: Segment) -> Iterator[str]:
             continue
         try:
             if suffix == index.SUFFIX:
-                sparse = Sparse.decode(data, segment.number, file=path, size=segment.size)
+                sparse = index.Sparse.decode(data, segment.number, file=path, size=segment.size)
                 pairs: Iterable[Any] = [(COLUMNS(sparse), COLUMNS(segment.sparse))]
             else:
                 tables, _ = priorities.decode(data, file=path, size=segment.size)

@@ -11,7 +11,6 @@ from winkformats.disk.storage import Directory, Storage, replacing
 from winkformats.errors import CorruptError
 from winkformats.ledgerq import cursors as ondisk
 from winkformats.ledgerq import state as theirs
-from winkformats.ledgerq.cursors import CURSORS, Journal, Row
 from winkformats.ledgerq.entry import HIGH
 from winkformats.ledgerq.state import Dedup, Metadata, Retry
 from winkfs.stores.ledgerq.cursor import MAIN, Cursor, Lease, write_lease
@@ -35,7 +34,7 @@ class QueueState:
         self.directory, self.warn = directory, warn
         self.seed: int | None = None
         self._added = 0  # rows
-        self._out: Journal | None = None  # to write
+        self._out: ondisk.Journal | None = None  # to write
         self._heard: Storage | None = None  # to read what other processes write
         self._identity, self._size = (0, 0), 0  # of the file; bytes of it that were read
         self._clear()
@@ -77,7 +76,7 @@ class QueueState:
         self._clear()
         self.seed = None
         with suppress(FileNotFoundError):
-            self._heard = self.directory.open(CURSORS, follow=False)
+            self._heard = self.directory.open(ondisk.CURSORS, follow=False)
             self.seed, self._size = ondisk.seed_of(self._heard), 0
             if self.seed is not None:
                 self._size = ondisk.HEADER.size
@@ -94,13 +93,13 @@ class QueueState:
 
     def catch_up(self) -> bool:
         """Read what other processes have added -> whether the journal is the one that was read."""
-        info = self.directory.info(CURSORS)
+        info = self.directory.info(ondisk.CURSORS)
         if info is None or info.identity != self._identity:
             return info is None
         if info.size != self._size:
             self._read_on()
             if self._size < info.size:  # a process was killed while writing
-                with self.directory.open(CURSORS, "w", follow=False) as storage:
+                with self.directory.open(ondisk.CURSORS, "w", follow=False) as storage:
                     storage.truncate(self._size)
             if self._out is not None:
                 self._out.size = self._size
@@ -110,7 +109,7 @@ class QueueState:
         """Return whether bytes follow the last complete row."""
         return self._heard is not None and self._heard.size() > self._size
 
-    def apply(self, row: Row) -> None:
+    def apply(self, row: ondisk.Row) -> None:
         """Apply a row. Rows that make no sense are ignored: they have a checksum."""
         kind, number, count, priority, values, text = row
         cursor = self._numbers.get(number)
@@ -144,13 +143,13 @@ class QueueState:
 
     # --- the journal, to write ---
 
-    def append(self) -> Journal:
+    def append(self) -> ondisk.Journal:
         """Return the journal, to add a row about a change that was made in memory."""
         if self._out is None and self.seed is None:
             self.renew()
         elif self._out is None:
-            storage = self.directory.open(CURSORS, "w", follow=False)
-            self._out = Journal(storage, self.seed, self._size)
+            storage = self.directory.open(ondisk.CURSORS, "w", follow=False)
+            self._out = ondisk.Journal(storage, self.seed, self._size)
         assert self._out is not None
         self._added += 1
         return self._out
@@ -198,8 +197,8 @@ class QueueState:
         """Replace the journal by one that contains only the current state. Durable."""
         now = time.time_ns()
         self.dedup = {key: entry for key, entry in self.dedup.items() if entry.expires > now}
-        with replacing(self.directory, CURSORS, keep=True) as storage:
-            journal = Journal(storage)
+        with replacing(self.directory, ondisk.CURSORS, keep=True) as storage:
+            journal = ondisk.Journal(storage)
             self._store(journal)
             journal.flush()
         journal.unsynced = False
@@ -207,7 +206,7 @@ class QueueState:
         self._out, self.seed, self._size = journal, journal.seed, journal.size
         self._heard, self._identity = storage.duplicate(), storage.info().identity
 
-    def _store(self, journal: Journal) -> None:
+    def _store(self, journal: ondisk.Journal) -> None:
         """Add the rows of the current state."""
         if self.mode is not None:
             journal.add(ondisk.MODE, 0, int(self.mode))
@@ -258,7 +257,7 @@ class QueueState:
         self._heard = self._out = None
 
 
-def _write_key(journal: Journal, entry: Dedup) -> None:
+def _write_key(journal: ondisk.Journal, entry: Dedup) -> None:
     journal.add_text(ondisk.KEY, 0, bytes.fromhex(entry.key))
     journal.add(ondisk.KEPT, 0, entry.message_id, entry.enqueued, entry.expires, entry.offset)
 

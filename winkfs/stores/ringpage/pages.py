@@ -9,7 +9,6 @@ from typing import Any
 
 from winkformats.disk.paths import locate, open_file
 from winkformats.disk.storage import FileType, Storage
-from winkformats.errors import CorruptError, FormatError
 from winkformats.ringpage.metadata import MAGIC, PLACES, BufferState, Settings
 from winkformats.ringpage.page import (
     BLOCK,
@@ -20,7 +19,7 @@ from winkformats.ringpage.page import (
     in_order,
     is_whole,
 )
-from winkfs.errors import Locked, NoSuchFile
+from winkfs.errors import CorruptError, FormatError, Locked, NoSuchFile
 
 
 def open_buffer(path: str, mode: str = "r") -> Storage:

@@ -10,10 +10,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from winkformats.errors import FormatError
 from winkformats.ringpage.page import Record
 from winkfs.container.verify import Report
-from winkfs.errors import NoSuchFile
+from winkfs.errors import FormatError, NoSuchFile
 from winkfs.stores.records import HandleRecords, Part, Progress, Row
 from winkfs.stores.ringpage.pages import Pages, open_buffer
 from winkfs.stores.ringpage.ring import Ring

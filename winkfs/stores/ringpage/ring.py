@@ -21,7 +21,6 @@ from typing import Any, Final, Literal
 
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import FileType, Lock, Storage, replacing
-from winkformats.errors import CorruptError
 from winkformats.ringpage.metadata import MAX_PAGES, MAX_SIZE, NUM_PAGES, Settings
 from winkformats.ringpage.page import (
     BLOCK,
@@ -33,7 +32,7 @@ from winkformats.ringpage.page import (
     largest,
     length_of,
 )
-from winkfs.errors import FileExists, Locked, NoSuchFile, Refusal
+from winkfs.errors import CorruptError, FileExists, Locked, NoSuchFile, Refusal
 from winkfs.names import DATA
 from winkfs.stores.handle import StoreHandle, one_of
 from winkfs.stores.kinds import refuse_other
