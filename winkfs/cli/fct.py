@@ -57,6 +57,11 @@ CLASSES: Final = {
 FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 
+@click.group()
+def fct() -> None:
+    """Inspect or change a single file: superblock, entries, cells and pairs."""
+
+
 def integer(text: str) -> int:
     """Parse a whole number, decimal or with 0x, of an argument or option."""
     try:
@@ -155,7 +160,7 @@ def parse_variable(name: str, value: str) -> tuple[str, int]:
     return name, number
 
 
-@click.command(context_settings={"ignore_unknown_options": True})  # negative numbers are values
+@fct.command(context_settings={"ignore_unknown_options": True})  # negative numbers are values
 @FILE
 @click.argument("key")
 @click.argument("value")
@@ -183,7 +188,7 @@ def add(file: str, key: str, value: str, words: tuple[int, ...], data: str | Non
     click.echo(place)
 
 
-@click.command("list")
+@fct.command("list")
 @FILE
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def list_(file: str, as_json: bool) -> None:
@@ -248,7 +253,7 @@ def short(value: str) -> str:
     return printable(value[:SHOWN]) + ("..." if len(value) > SHOWN else "")
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@fct.command(context_settings={"ignore_unknown_options": True})
 @FILE
 @click.argument("which", metavar="KEY|INDEX")
 @click.option("--at", is_flag=True, help="KEY is a position in a kvseq or a slot of an hindex.")
@@ -287,7 +292,7 @@ def find(container: KVSeq, key: bytes) -> bytes:
     return found
 
 
-@click.command()
+@fct.command()
 @FILE
 @DATA
 @click.option(
@@ -315,15 +320,6 @@ def comparison(key_at: KeyOf) -> Compare:
         return (one > other) - (one < other)
 
     return compare
-
-
-@click.group()
-def fct() -> None:
-    """Inspect or change a single file: superblock, entries, cells and pairs."""
-
-
-for command in (add, list_, get, group):
-    fct.add_command(command)
 
 
 # --- superblock ---
