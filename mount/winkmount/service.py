@@ -28,13 +28,12 @@ from pathlib import Path
 from typing import IO, Final
 
 from winkmount.binding import FUSEPY, KERNEL, LIBFUSE, MountError, choose
-from winkmount.kernel.device import Pace
+from winkmount.kernel.device import DEVICE, ENDS, Pace, handled
 from winkmount.mounts import ask, canonical, detach, mount_at
 from winkmount.options import Options
 from winkmount.served import Caching, Served
 from winkmount.source import Source
 
-DEVICE: Final = "/dev/fuse"
 FOLLOW_EVERY: Final = 1.0  # seconds
 ENDING: Final = "winkmount-ends"  # at most 15 characters
 SERVING: Final = "."  # the answer of a server that serves; any other is the reason why it does not
@@ -135,13 +134,13 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     stop = threading.Event()
     task, every = _task(served, options)
     beside = threading.Thread(target=_repeat, args=(task, every, stop), daemon=True)
-    with _signals(signal.SIG_DFL):  # libfuse takes over those without a handler
+    with handled(signal.SIG_DFL):  # libfuse takes over those without a handler
         try:
             beside.start()
             _answer(binding, served, point, _fuse_options(request, source), options)
         finally:
             # a second SIGTERM must not cut the last sync short
-            with _signals(signal.SIG_IGN), ending():
+            with handled(signal.SIG_IGN), ending():
                 stop.set()
                 beside.join()
                 served.close()
@@ -238,20 +237,6 @@ def _repeat(task: Callable[[], None], every: float, stop: threading.Event) -> No
             log.error("background: %s", error)
 
 
-@contextlib.contextmanager
-def _signals(action: signal.Handlers) -> Iterator[None]:
-    """Handle the signals that end a server so."""
-    before = {
-        number: signal.signal(number, action)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def serve_in_background(request: Request) -> str:
     """Start a server process and return when its mount answers.
 
@@ -297,8 +282,7 @@ def serve_in_background(request: Request) -> str:
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
     """Signals come after this: what a handler raises inside of fork, Python drops."""
-    ending = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ending)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
     try:
         yield
     finally:

@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -23,13 +23,13 @@ from typing import Final, NamedTuple, Protocol
 from winkmount.binding import MountError
 from winkmount.kernel import protocol as p
 from winkmount.kernel.callers import LOOK_EVERY, Callers
+from winkmount.mounts import detach, mount_at
 
 DEVICE: Final = "/dev/fuse"
 HELPER: Final = "fusermount3"
 ENDS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _NAMES: Final = ("fsname", "subtype")
 _FLAGS: Final = {"ro": 1, "noexec": 8, "sync": 16}  # MS_ of linux/mount.h
-MNT_DETACH: Final = 2
 _ALWAYS: Final = 2 | 4  # MS_NOSUID, MS_NODEV
 _KERNEL: Final = ("allow_other", "default_permissions")
 TRIES: Final = 32  # waits between two looks at how many were in vain
@@ -103,15 +103,9 @@ def unmount(device: int, point: str) -> None:
     poll.register(device, 0)
     gone = bool(poll.poll(0))  # POLLERR
     os.close(device)
-    if gone:
-        return
-    if os.geteuid() == 0:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.umount2(os.fsencode(point), MNT_DETACH) == 0:
-            return
-    helper = shutil.which(HELPER)
-    if helper is not None:
-        subprocess.run([helper, "-u", "-q", "-z", "--", point], check=False)
+    with suppress(MountError):
+        if not gone and (mount := mount_at(point)):
+            detach(mount, lazy=True)
 
 
 class Server(Protocol):
@@ -275,13 +269,10 @@ class Connection:
         """Answer INIT -> False: the mount is gone. `wanted`: flags that the kernel may have."""
         poll = select.poll()
         poll.register(self.device, select.POLLIN)
-        while True:
+        while not (length := self._receive()):
             poll.poll()
-            length = self._receive()
-            if length < 0:
-                return False
-            if length:
-                break
+        if length < 0:
+            return False
         _, opcode, unique, _ = p.IN.unpack_from(self._room)
         assert opcode == p.INIT
         self.reply(unique, 0, self._init(length, wanted | p.INIT_EXT | p.REQUEST_TIMEOUT))
@@ -441,16 +432,25 @@ class Connection:
 
 
 @contextmanager
+def handled(action: signal.Handlers | Callable[..., None]) -> Iterator[None]:
+    """Handle the signals that end a server so."""
+    before = {number: signal.signal(number, action) for number in ENDS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def signals() -> Iterator[int]:
     """Yield a descriptor that can be read when a signal has come that ends a server."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    before = {number: signal.signal(number, lambda *_: None) for number in ENDS}
     woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
-        yield reader
+        with handled(lambda *_: None):
+            yield reader
     finally:
         signal.set_wakeup_fd(woken)
-        for number, handler in before.items():
-            signal.signal(number, handler)
         os.close(reader)
         os.close(writer)

@@ -59,10 +59,8 @@ class Giving:
         self._bare = 0  # the directory listed last in which a file had no number
         self._replies = self._in_vain = 0  # since a file without a number was looked up
         self._prunes, self._beyond = True, 0  # numbers beyond KNOWN_NUMBERS since the last prune
-        self.new, self._closed = (
-            set[int](),
-            deque[int](),
-        )  # `_closed`: that were new, and are closed
+        self.new = set[int]()
+        self._closed = deque[int]()  # files that were new
         self._forgotten = 0  # numbers since the last rest
 
     # files that are listed

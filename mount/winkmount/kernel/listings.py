@@ -1,6 +1,6 @@
 """Directories: what the kernel asks of their entries.
 
-Pages              entries as columns, cut to what a reply has room for
+Directories        what both kinds share: entries as columns, cut to what a reply has room for
 OpenDirectories    directories of a Source that changes
 FixedDirectories   those of a tree that never changes, which are not opened
 Listing            an open directory
@@ -30,41 +30,6 @@ CHUNK: Final = 256  # entries: about what one request has room for
 SINGLY: Final = 32  # entries that are packed faster one by one
 
 
-class Pages:
-    """Replies made of pages: files as columns."""
-
-    def __init__(
-        self, served: Served, table: NodeTable | None, giving: Giving, shown: Shown
-    ) -> None:
-        """`table`: None: numbers are not remembered."""
-        self._table, self._giving, self.shown = table, giving, shown
-        self.valid = lasting(served.caching.names)
-
-    def packed(self, page: Page) -> Entries:
-        page.packed = found = Entries(page, self.shown, *self.valid)
-        return found
-
-    def cut(self, node: int, page: Page, start: int, stop: int, room: int, *, plus: bool) -> bytes:
-        """Return those of the entries [start, stop) of a directory for which there is room, and
-        note the numbers that the kernel gets."""
-        found = page.packed if isinstance(page.packed, Entries) else self.packed(page)
-        ends = found.behind if plus else found.bare
-        if ends[stop] - ends[start] > room:
-            stop = bisect_right(ends, ends[start] + room, start, stop) - 1
-        if not plus:
-            return found.plain[ends[start] : ends[stop]]
-        until = start + self._giving.gives(node, stop - start)
-        if self._table is not None and until > start:
-            numbers = page.nodes[start:until].tolist()
-            self._table.give_listed(node, page.names[start:until], numbers)
-        directories = found.directories
-        self._giving.gave(until - start + directories[stop] - directories[until])
-        if until == stop:
-            return found.plus[ends[start] : ends[stop]]
-        full = found.plus[ends[start] : ends[until]] if until > start else b""
-        return full + found.few[ends[until] : ends[stop]]  # of these directories only
-
-
 class Directories(ABC):
     """Requests for directories.
 
@@ -74,9 +39,9 @@ class Directories(ABC):
     def __init__(
         self, served: Served, table: NodeTable | None, giving: Giving, shown: Shown
     ) -> None:
-        """`table`: see `Pages`."""
+        """`table`: None: numbers are not remembered."""
         self._served, self._source, self._giving = served, served.source, giving
-        self._pages = Pages(served, table, giving, shown)
+        self._table, self._shown, self._valid = table, shown, lasting(served.caching.names)
         self.calls: Calls = {
             p.READDIR: self._readdir,
             p.READDIRPLUS: self._readdirplus,
@@ -100,13 +65,37 @@ class Directories(ABC):
             self._served.sync()
         return b""
 
+    def _columns(self, page: Page) -> Entries:
+        page.packed = found = Entries(page, self._shown, *self._valid)
+        return found
+
+    def _cut(self, node: int, page: Page, start: int, stop: int, room: int, *, plus: bool) -> bytes:
+        """Return those of the entries [start, stop) of a directory for which there is room, and
+        note the numbers that the kernel gets."""
+        found = page.packed if isinstance(page.packed, Entries) else self._columns(page)
+        ends = found.behind if plus else found.bare
+        if ends[stop] - ends[start] > room:
+            stop = bisect_right(ends, ends[start] + room, start, stop) - 1
+        if not plus:
+            return found.plain[ends[start] : ends[stop]]
+        until = start + self._giving.gives(node, stop - start)
+        if self._table is not None and until > start:
+            numbers = page.nodes[start:until].tolist()
+            self._table.give_listed(node, page.names[start:until], numbers)
+        directories = found.directories
+        self._giving.gave(until - start + directories[stop] - directories[until])
+        if until == stop:
+            return found.plus[ends[start] : ends[stop]]
+        full = found.plus[ends[start] : ends[until]] if until > start else b""
+        return full + found.few[ends[until] : ends[stop]]  # of these directories only
+
 
 class OpenDirectories(Directories):
     """Requests for directories of a Source that changes."""
 
     def __init__(self, served: Served, table: NodeTable, giving: Giving, shown: Shown) -> None:
         super().__init__(served, table, giving, shown)
-        self._table = table
+        self._nodes = table
         self._open: dict[int, Listing] = {}
         self._handles = itertools.count(1)
         caching = served.caching
@@ -118,7 +107,7 @@ class OpenDirectories(Directories):
         self.calls |= {p.OPENDIR: self._opendir, p.RELEASEDIR: self._releasedir}
 
     def _opendir(self, node: int, body: memoryview) -> bytes:
-        listing, handle = Listing(self._source, *self._table.ids(node)), next(self._handles)
+        listing, handle = Listing(self._source, *self._nodes.ids(node)), next(self._handles)
         self._open[handle] = listing
         return p.OPEN_OUT.pack(handle, self._flags)
 
@@ -135,7 +124,7 @@ class OpenDirectories(Directories):
             if page.packed is None:
                 page.nodes |= BY_ID
             start = bisect_right(page.offsets, offset - DOTS)
-            return self._pages.cut(node, page, start, len(page.names), room, plus=plus)
+            return self._cut(node, page, start, len(page.names), room, plus=plus)
         if offset == 0:
             self._giving.begins()
         found = b""
@@ -165,9 +154,9 @@ class OpenDirectories(Directories):
             names, attrs, offsets = zip(*entries, strict=True)
             columns = np.array(attrs, np.int64)
             page = Page(list(names), np.array(numbers, np.int64), columns, offsets)
-            packed = self._pages.packed(page)
+            packed = self._columns(page)
             return packed.plus if plus else packed.plain
-        shown, (seconds, nanos), parts = self._pages.shown, self._pages.valid, list[bytes]()
+        shown, (seconds, nanos), parts = self._shown, self._valid, list[bytes]()
         for number, (name, attr, offset) in zip(numbers, entries, strict=True):
             part = p.DIRENT.pack(attr.id, offset + DOTS, len(name), attr.mode >> 12) + name
             if plus:
@@ -179,8 +168,8 @@ class OpenDirectories(Directories):
     def _numbers(self, node: int, entries: list[DirEntry]) -> list[int]:
         """Return the numbers of the entries that the kernel gets, 0: none."""
         files = self._giving.gives(node, len(entries))
-        numbers = self._table.give_many(node, entries[:files], files=True)
-        numbers += self._table.give_many(node, entries[files:], files=False)
+        numbers = self._nodes.give_many(node, entries[:files], files=True)
+        numbers += self._nodes.give_many(node, entries[files:], files=False)
         self._giving.gave(len(numbers) - numbers.count(0))
         return numbers
 
@@ -205,7 +194,7 @@ class FixedDirectories(Directories):
         page, start, stop = self._nodes.entries(node, max(offset - DOTS, 0))
         if start == stop:
             return first
-        return first + self._pages.cut(node, page, start, stop, room - len(first), plus=plus)
+        return first + self._cut(node, page, start, stop, room - len(first), plus=plus)
 
     def _dots(self, node: int, plus: bool) -> tuple[bytes, bytes]:
         head, kind = NO_ENTRY if plus else b"", stat.S_IFDIR >> 12
