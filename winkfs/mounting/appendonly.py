@@ -87,7 +87,7 @@ class AppendOnlySource(ContainerSource):
         self._need_room(0)
         id = self.names.store.new_fileid()
         self._hold(id, path, 0)
-        spool = self._new_spool(mode, uid, gid)
+        spool = Spool(self.folder, mode, uid, gid)
         spool.dirty = True
         spool.fileid = id
         self.spools[id], self.names.alias[path], self.places.held[id] = spool, id, path
@@ -122,9 +122,8 @@ class AppendOnlySource(ContainerSource):
         if spool.stored:
             self._container.delete(name_at(old))
             spool.fileid = self.names.store.new_fileid()  # the other one was a file, and is gone
-        spool.stored = (
-            name_at(new) in self._container
-        )  # what stood there goes when this one is stored
+        # what stood there goes when this one is stored
+        spool.stored = name_at(new) in self._container
 
     def _rename_all(self, names: list[bytes], cut: int, prefix: bytes) -> None:
         if names:
@@ -167,7 +166,7 @@ class AppendOnlySource(ContainerSource):
         if truncate and id in self.spools:
             self.spools[id].truncate(0)
         elif truncate:
-            spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
+            spool = Spool(self.folder, stat.S_IMODE(attr.mode), attr.uid, attr.gid)
             spool.truncate(0)
             spool.stored = True
             self.spools[id], self.names.alias[self.places[id]] = spool, id
@@ -299,9 +298,6 @@ class ContainerTimes:
     def _store(self) -> Store:
         return self._names.store
 
-    def _find(self, key: bytes) -> Found | None:
-        return self._names.lookup.find(key)
-
     @property
     def owner(self) -> tuple[int, int]:
         return self._store.owner
@@ -353,7 +349,7 @@ class ContainerTimes:
         return self._names.tree.file_path(name)
 
     def find(self, name: bytes) -> Timed | None:
-        found = self._find(name + INODE)
+        found = self._names.lookup.find(name + INODE)
         return None if found is None else self._timed(name, found)
 
     def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
@@ -374,7 +370,7 @@ class ContainerTimes:
 
     def _good(self, key: bytes) -> Found | None:
         try:
-            return self._find(key)
+            return self._names.lookup.find(key)
         except CorruptError as error:
             self._store.note(error)
             return None

@@ -35,7 +35,7 @@ from winkfs.mounting.tree import NameTree
 from winkfs.mounting.view import ContainerNames, ContainerView
 from winkfs.names import AT, INODE, MAX_PATH, OWN, SELF, key_at, name_at, name_of, to_str, within
 from winkfs.units import CLAMPED, NAMED, Clamped
-from winkmount.source import Amendment, Attr, Changing, Page, Steps, run_steps
+from winkmount.source import Amendment, Attr, Changing, Page, Steps, refuse, run_steps
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -150,21 +150,18 @@ class ContainerSource(ContainerView, Changing):
 
     def _touch(self, path: bytes) -> None:
         """Note that a name came or went: that sets the time of its directory."""
-        if not self._dirty_since:
-            self._changed()
+        self._dirty_since = self._dirty_since or time.time()
         above = path.rpartition(b"/")[0]
         self.mtimes[above] = time.time_ns()
         self._touched.add(above)
 
     def _changed(self) -> None:
         """Note that something is not on the disk yet."""
-        if not self._dirty_since:
-            self._dirty_since = time.time()
+        self._dirty_since = self._dirty_since or time.time()
 
     def _changed_entry(self, path: bytes) -> None:
         """Note that a name has another inode."""
-        if not self._dirty_since:
-            self._changed()
+        self._dirty_since = self._dirty_since or time.time()
         self.names.tree.change(path)
 
     def _change(
@@ -200,7 +197,9 @@ class ContainerSource(ContainerView, Changing):
             raise _refuse(errno.EPERM, name)
         path = self._free(parent, name)
         if ftype == FileType.DIR and not can_have_entry(path):
-            return self._new_implied(path)
+            self.names.tree.stay(path)
+            self._touch(path)
+            return self.directory_attr(path)
         draft = self._made = self._change((path,), self._put, path, data, ftype, attrs)
         self.names.tree.add(path)
         self._touch(path)
@@ -210,12 +209,6 @@ class ContainerSource(ContainerView, Changing):
             return attr
         self.places.note(draft.fileid, path)
         return self.drafted(draft)
-
-    def _new_implied(self, path: bytes) -> Attr:
-        """Make a directory without an entry."""
-        self.names.tree.stay(path)
-        self._touch(path)
-        return self.directory_attr(path)
 
     def _put(
         self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
@@ -252,7 +245,7 @@ class ContainerSource(ContainerView, Changing):
         """Return a spool with which the users of a file go on when its name goes."""
         if attr is None or attr.id in self.spools or attr.id not in self.places.users:
             return None if attr is None else self.spools.get(attr.id)
-        spool = self._new_spool(stat.S_IMODE(attr.mode), attr.uid, attr.gid)
+        spool = Spool(self.folder, stat.S_IMODE(attr.mode), attr.uid, attr.gid)
         read, troubles = self.names.files.reader(key_at(path)), self._container.troubles
 
         def below(offset: int, size: int) -> bytes:
@@ -264,9 +257,6 @@ class ContainerSource(ContainerView, Changing):
         spool.lay_over(below, attr.size, self._need_room)
         spool.mtime_ns, spool.xattrs = attr.mtime_ns, self.xattrs(attr.id)
         return spool
-
-    def _new_spool(self, mode: int, uid: int, gid: int) -> Spool:
-        return Spool(self.folder, mode, uid, gid)
 
     def _gone(self, path: bytes, id: int, spool: Spool | None) -> None:
         self.names.tree.remove(path)
@@ -331,17 +321,14 @@ class ContainerSource(ContainerView, Changing):
             self._change((old, new), self._rename_file, attr.id, old, new, now)
             if target is not None:
                 self._gone(new, target.id, spool)
-            self._moved(attr.id, old, new)
+            self.names.move(old, new)
+            self.places.move(attr.id, new)
         self.note_change(attr.id, now)
         self._touch(old)
         self._touch(new)
 
     def _rename_file(self, id: int, old: bytes, new: bytes, now: int) -> None:
         self._container.rename(name_at(old), name_at(new), ctime_ns=now)
-
-    def _moved(self, id: int, old: bytes, new: bytes) -> None:
-        self.names.move(old, new)
-        self.places.move(id, new)
 
     def _rename_directory(self, old: bytes, new: bytes, target: Attr | None) -> None:
         """Move all names below a directory, or none. A crash in the middle leaves some under each
@@ -438,10 +425,9 @@ class ContainerSource(ContainerView, Changing):
             log.warning("%s: %s", to_str(name), CLAMPED)
         return nearest
 
-    def _may_have_entry(self, id: int) -> bool:
+    def _may_have_entry(self, path: bytes) -> bool:
         """Return whether a directory has an entry, or can have one. The top directory has none, nor
         one with @file."""
-        path = self.places[id]
         return can_have_entry(path) and self.entry(path) in (0, FileType.DIR)
 
     def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
@@ -455,12 +441,11 @@ class ContainerSource(ContainerView, Changing):
         if draft is None or not (draft.fileid == id or folder):
             return self._amend_singly(id, change, now_ns)
         self._changed_entry(path)
-        if draft.ftype != FileType.DIR:
-            return self._amend(draft, change, now_ns)
-        self._amend_draft(draft, change, now_ns)
+        attr = self._amend(draft, id, change, now_ns)
+        if not folder:
+            return attr
         if change.mtime_ns is not None:
             self.mtimes.pop(path, None)
-        self.note_change(id, now_ns)
         return self.directory_attr(path)
 
     def _amend_singly(self, id: int, change: Amendment, now_ns: int) -> Attr:
@@ -489,29 +474,23 @@ class ContainerSource(ContainerView, Changing):
         mtime_ns = self._nearest(mtime_ns, b"a removed file" if is_gone else self.places[id])
         if spool is not None:
             spool.mtime_ns = mtime_ns
-        elif self.is_directory(id) and not self._may_have_entry(id):
+        elif self.is_directory(id) and not self._may_have_entry(self.places[id]):
             self.mtimes[self.places[id]] = mtime_ns
         else:
             path = self._entry_for(id)
             self._container.utime(name_at(path), mtime_ns=mtime_ns, ctime_ns=now_ns)
             self.mtimes.pop(path, None)
 
-    def _amend(self, draft: Draft, change: Amendment, now_ns: int) -> Attr:
-        """Amend a file that is a draft."""
-        if not self._amend_draft(draft, change, now_ns):
-            self.note_change(draft.fileid, now_ns)
-        return self.drafted(draft)
-
-    def _amend_draft(self, draft: Draft, change: Amendment, now_ns: int) -> bool:
-        """Amend a draft -> False: nothing changed, so no time of a change is noted."""
-        mode, uid, gid, mtime_ns = change
+    def _amend(self, draft: Draft, id: int, change: Amendment, now_ns: int) -> Attr:
+        """Amend a draft; `id`: that by which the mount knows it."""
+        (mode, uid, gid, mtime_ns), changes = change, self.names.changes
         if mtime_ns is not None:
             mtime_ns = self._nearest(mtime_ns, name_of(draft.key))
-        elif self.names.changes.keeps(draft, mode, uid, gid):  # `tar` gives each file its owner
-            return False
-        container, amend = self._container, self.names.changes.amend
-        container.change(amend, draft, mode, uid, gid, mtime_ns, now_ns)
-        return True
+        if mtime_ns is None and changes.keeps(draft, mode, uid, gid):  # `tar` sets each owner
+            self.note_change(id, now_ns)  # which the container does not have
+        else:
+            self._container.change(changes.amend, draft, mode, uid, gid, mtime_ns, now_ns)
+        return self.drafted(draft)
 
     # files that were just made: see `winkmount.source.Changing`
 
@@ -528,7 +507,9 @@ class ContainerSource(ContainerView, Changing):
         return self._container.change(self.names.changes.grow, fresh, data, now_ns)
 
     def amend_fresh(self, fresh: Draft, change: Amendment, now_ns: int) -> Attr | None:
-        return self._amend(fresh, change, now_ns) if self._is_fresh(fresh) else None
+        if not self._is_fresh(fresh):
+            return None
+        return self._amend(fresh, fresh.fileid, change, now_ns)
 
     def _is_fresh(self, draft: Draft) -> bool:
         names = self.names
@@ -601,15 +582,14 @@ class ContainerSource(ContainerView, Changing):
         """Not for spools, nor where an overwrite may be a copy, or a gap zeros, nor for a copy of
         the data file, of which a part is refused."""
         settings, changes = self.names.store.settings, self.names.changes
-        if (self.spools and id in self.spools) or not (settings.pairoff and settings.holes):
-            return False
-        if id in self._copies:
+        apart = id in self.spools or id in self._copies
+        if apart or not (settings.pairoff and settings.holes):
             return False
         self._need_room(size)
-        held = changes.held.get(id)
-        if held is None:
-            held = changes.cost_of_change(key_at(self.places[id]))
-        changes.hold(id, held + size + PATCH_BYTES)
+        promised = changes.held.get(id)
+        if promised is None:
+            promised = changes.cost_of_change(key_at(self.places[id]))
+        changes.hold(id, promised + size + PATCH_BYTES)
         return True
 
     def rest(self) -> None:
@@ -623,7 +603,7 @@ class ContainerSource(ContainerView, Changing):
             self._room_until = now + ROOM_GOOD_FOR
             if self._room < size:
                 self._room_until = 0.0
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                raise refuse(errno.ENOSPC)
         self._room -= size
 
     def _spare(self, disk: Mapping[str, int]) -> int:

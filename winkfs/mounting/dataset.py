@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
-import os
 import resource
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of
+from winkfs.container.ondisk.inode import Extent
 from winkfs.container.table import ASK, KIND, MTIME, POINTER, POS, SIZE, SPECIAL
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
@@ -26,15 +26,15 @@ from winkfs.errors import DerivedDamage
 from winkfs.mounting.datasetnames import MergedOrder
 from winkfs.mounting.ids import OWN_IDS, POSITION
 from winkfs.mounting.listing import attr_of
-from winkfs.mounting.lookup import CacheBudget, find_data, text_of
+from winkfs.mounting.lookup import CacheBudget, facts_of, find_data
 from winkfs.mounting.numbers import Numbers
-from winkfs.mounting.paths import PathSource, stale
+from winkfs.mounting.paths import PathSource
 from winkfs.mounting.shards import Row, Seen, ShardFiles, position
 from winkfs.mounting.timedir import HOUR, Timed, TimeDirectory
 from winkfs.mounting.tree import NameTree
 from winkfs.names import AT, MAX_PATH, OWN, name_at, shown
 from winkfs.units import NANO
-from winkmount.source import Attr
+from winkmount.source import Attr, refuse
 
 if TYPE_CHECKING:
     from winkmount.options import Options
@@ -228,7 +228,7 @@ class DatasetSource(PathSource):
             path = self.places[id]
             attr = self.attr(path) if path else self.directory_attr(b"")
             if attr is None or attr.id != id:
-                raise stale()
+                raise refuse(errno.ESTALE)
             return attr
         return _attr_of(self.file(id))
 
@@ -249,18 +249,13 @@ class DatasetSource(PathSource):
     def _placed(self, id: int) -> tuple[ShardFiles, int]:
         """Return the shard of a file, and the position of its inode. Raises ESTALE as `file`."""
         files, pos = self._shards.get(id >> POSITION), id & (1 << POSITION) - 1
-        if files is None or not (id in self.places.users or self._shows(files, pos)):
-            raise stale()
-        return files, pos
-
-    def _shows(self, files: ShardFiles, pos: int) -> bool:
-        return self.shown.get(files.record.path) is files and not files.hides(pos)
+        if files is not None:
+            shown = self.shown.get(files.record.path) is files and not files.hides(pos)
+            if shown or id in self.places.users:
+                return files, pos
+        raise refuse(errno.ESTALE)
 
     # what a listing asks for, see `listing.View`
-
-    def later(self, attr: Attr, path: bytes) -> Attr:
-        """Return the attributes unchanged: the order has all times."""
-        return attr
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         """Remember the paths of directories; the id of a file has its place."""
@@ -278,7 +273,7 @@ class DatasetSource(PathSource):
         """Return the id of a file, which is its number."""
         found = self.find(path)
         if found is None:
-            raise stale()
+            raise refuse(errno.ESTALE)
         return found[1][POS]
 
     def path_at(self, id: int) -> bytes:
@@ -328,21 +323,11 @@ class DatasetSource(PathSource):
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         files, row = self.file(id)
-        size = row[SIZE]
-        if not 0 <= offset < size:
-            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
-        if row[POINTER] > 0:
-            return size if hole else offset
-        return find_data(files.extents(position(row)), offset, hole=hole)
+        plain = row[POINTER] > 0
+        extents = [Extent(row[POINTER], 0, row[SIZE])] if plain else files.extents(position(row))
+        return find_data(extents, offset, hole=hole)
 
     # attributes
-
-    def readlink(self, id: int) -> bytes:
-        path = self.timed(id)
-        if path is not None and self.times is not None:
-            return self.times.target(path)
-        files, row = self.file(id)
-        return files.read(row, 0, row[SIZE])
 
     def _entry_file(self, id: int) -> Place | None:
         """Return the place of a file, or of the entry of a directory; None if it has no entry."""
@@ -365,12 +350,8 @@ class DatasetSource(PathSource):
         files, row = found
         pos = position(row)
         inode = files.found(pos)
-        return {
-            "shard": files.record.path,
-            "fileid": str(inode.fileid),
-            "ftype": chr(inode.ftype) if 32 < inode.ftype < 127 else str(inode.ftype),
-            "extents": text_of(files.extents(pos)),
-        }
+        facts = facts_of(inode.fileid, inode.ftype, files.extents(pos))
+        return {"shard": files.record.path, **facts}
 
     # the whole
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 from collections.abc import Iterable
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
 
 from winkfs.names import within
+from winkmount.source import refuse
 
 OWN_IDS: Final = 1 << 62  # ids from here on are made here, for what has no file id in the container
 RECENT: Final = 1 << 15  # ids remembered at least, beside those that are held
@@ -68,7 +68,7 @@ class Places:
             if path is None:
                 path = self._old.get(id) or self._listed.get(id)
                 if path is None:
-                    raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+                    raise refuse(errno.ESTALE)
                 self.note(id, path)
         return path
 

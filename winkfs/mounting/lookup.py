@@ -2,13 +2,13 @@
 
 Lookup       files by key, entries by position
 CacheBudget  what a mount does to the page cache of its container
-find_data, text_of      data and holes of extents, and a text about them for people
+find_data   data and holes of extents
+facts_of    what a mount shows of an inode, for people
 """
 
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,6 +23,7 @@ from winkfs.container.read import KEPT_BYTES
 from winkfs.container.short import FIRST, Short, renewed
 from winkfs.container.table import BY_INODE
 from winkfs.names import INODE, name_of
+from winkmount.source import refuse
 
 if TYPE_CHECKING:
     from winkfs.container.read import Content
@@ -216,14 +217,22 @@ class Lookup:
 def find_data(extents: Sequence[Extent], offset: int, *, hole: bool) -> int:
     """Return the offset of the first byte from `offset` on that is (not) in a hole; see
     `Source.seek`."""
+    if not 0 <= offset < sum(size for _, _, size in extents):
+        raise refuse(errno.ENXIO)
     at = 0
     for pointer, _, size in extents:
         at += size
         if at > offset and (pointer == 0) == hole:
             return max(offset, at - size)
     if hole:
-        return max(offset, at)
-    raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+        return at
+    raise refuse(errno.ENXIO)
+
+
+def facts_of(fileid: int, ftype: int, extents: Sequence[Extent]) -> dict[str, str]:
+    """Return the facts of an inode, see `Source.facts`."""
+    kind = chr(ftype) if 32 < ftype < 127 else str(ftype)
+    return {"fileid": str(fileid), "ftype": kind, "extents": text_of(extents)}
 
 
 def text_of(extents: Sequence[Extent]) -> str:

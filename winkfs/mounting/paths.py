@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import Listing
@@ -14,6 +14,9 @@ from winkmount.source import Attr, DirEntry, Source, refuse
 if TYPE_CHECKING:
     from winkfs.mounting.listing import View
     from winkfs.mounting.timedir import TimeDirectory
+
+
+MAX_LINK: Final = 1 << 20  # bytes of a target; the kernel takes 4,095
 
 
 class PathSource(Source):
@@ -44,7 +47,7 @@ class PathSource(Source):
     def lookup(self, parent: int, name: bytes) -> Attr:
         attr = self.attr(self.places.child(parent, name))
         if attr is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            raise refuse(errno.ENOENT)
         return attr
 
     def opendir(self, directory: int) -> Listing:
@@ -67,12 +70,17 @@ class PathSource(Source):
         path = self.places[id]
         return path if self.times.has(path) else None
 
+    def later(self, attr: Attr, path: bytes) -> Attr:
+        """Return the attributes that an order has, with times of changes that it does not have."""
+        return attr
+
+    def readlink(self, id: int) -> bytes:
+        path = self.timed(id)
+        if path is not None and self.times is not None:
+            return self.times.target(path)
+        return self.read(id, 0, MAX_LINK)
+
     def statfs(self) -> Mapping[str, int]:
         disk = os.statvfs(self.folder)
         fields = ("bsize", "frsize", "blocks", "bfree", "bavail", "files", "ffree", "favail")
         return {f"f_{field}": getattr(disk, f"f_{field}") for field in fields}
-
-
-def stale() -> OSError:
-    """Return the error for an id that stands for nothing any more."""
-    return refuse(errno.ESTALE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -47,6 +46,7 @@ from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import POSITION, SHARDS
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup
 from winkfs.units import nearest_ns
+from winkmount.source import refuse
 
 log = logging.getLogger("winkfs.mount")
 
@@ -321,7 +321,7 @@ class ShardFiles:
         rows = [] if catalog is None else hidden_rows(catalog, np.array([pos]))[0].tolist()
         if catalog is not None and rows:
             return catalog.part(rows[0], rows[0] + 1)
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        raise refuse(errno.ESTALE)
 
     def found(self, pos: int) -> Found:
         """Return what an inode has. Raises CorruptError; EIO if the data file is lost."""
@@ -365,7 +365,7 @@ class ShardFiles:
 
     def _need(self) -> None:
         if self.error is not None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
+            raise refuse(errno.EIO)
 
 
 def position(row: Row) -> int:

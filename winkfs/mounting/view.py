@@ -24,19 +24,19 @@ from winkformats.errors import CorruptError, FormatError
 from winkfs.container.catalog import DerivedCatalog, build, merge, open_catalog
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.compressed import zstd
-from winkfs.container.ondisk.inode import Attrs
+from winkfs.container.ondisk.inode import Attrs, Extent
 from winkfs.container.recovery import tail
 from winkfs.container.table import POINTER, POS, SIZE
 from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.ids import OWN_IDS
 from winkfs.mounting.listing import MODE_OF
-from winkfs.mounting.lookup import CacheBudget, Found, Lookup, find_data, text_of
-from winkfs.mounting.paths import PathSource, stale
+from winkfs.mounting.lookup import CacheBudget, Found, Lookup, facts_of, find_data
+from winkfs.mounting.paths import PathSource
 from winkfs.mounting.tree import NameTree
 from winkfs.names import AT, INODE, MAX_PATH, OWN, key_at, name_of
 from winkfs.units import NANO, nearest_ns
-from winkmount.source import Attr
+from winkmount.source import Attr, refuse
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
@@ -334,7 +334,7 @@ class ContainerView(PathSource):
         names, key = self.names, key_at(path)
         found = names.recent[1] if names.recent[0] == key else names.lookup.find(key)
         if found is None:
-            raise stale()
+            raise refuse(errno.ESTALE)
         return found.pos
 
     def path_at(self, pos: int) -> bytes:
@@ -474,18 +474,12 @@ class ContainerView(PathSource):
         path = self.places[id]
         attr = self.directory_attr(b"") if id == self.root else self.attr(path)
         if attr is None or attr.id != id:
-            raise stale()
+            raise refuse(errno.ESTALE)
         return attr
 
     def is_directory(self, id: int) -> bool:
         """Return whether a known id is that of a directory."""
         return id >= OWN_IDS and id == self.places.directory_id(self.places[id])
-
-    def readlink(self, id: int) -> bytes:
-        path = self.timed(id)
-        if path is not None and self.times is not None:
-            return self.times.target(path)
-        return self.names.files.read(key_at(self.places[id]), 0, -1)
 
     def xattrs(self, id: int) -> Mapping[bytes, bytes]:
         if id == self.root:
@@ -507,11 +501,7 @@ class ContainerView(PathSource):
         if not ftype or (ftype != FileType.DIR) == self.is_directory(id):
             return {}
         key = key_at(path)
-        return {
-            "fileid": str(files.stat(key).fileid),
-            "ftype": chr(ftype) if 32 < ftype < 127 else str(ftype),
-            "extents": text_of(files.extents(key)),
-        }
+        return facts_of(files.stat(key).fileid, ftype, files.extents(key))
 
     # --- contents ---
 
@@ -531,15 +521,13 @@ class ContainerView(PathSource):
         fresh = not names.writable and names.recent[0] == key
         found = names.recent[1] if fresh else names.lookup.find(key)
         if found is None:
-            raise stale()
+            raise refuse(errno.ESTALE)
         return names.lookup.read(found.pos, found.size, offset, size)
 
     def seek(self, id: int, offset: int, *, hole: bool) -> int:
         """See `Source.seek`."""
         size = self.stat(id).size
-        if not 0 <= offset < size:
-            raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
         if id in self.spools:
-            return size if hole else offset
+            return find_data([Extent(1, 0, size)], offset, hole=hole)
         extents = self.names.files.extents(key_at(self.places[id]))
         return find_data(extents, offset, hole=hole)
