@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, Self, cast
 
 from winkmount.openfiles import OpenFiles
-from winkmount.source import Attr, Changing, Source, error_of, next_step, refuse
+from winkmount.source import Attr, Changing, Source, refuse, run_steps
 
 FOREVER: Final = 3600.0  # seconds; only this process changes what it shows, through the kernel
 _KERNEL: Final = tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
@@ -152,12 +152,7 @@ class Served:
                 self.opened.pass_on()
             if self.source.failed:
                 raise OSError(errno.EIO, self.source.failed)
-            steps = self.changing.syncing(id)
-            wait = next(steps, None)
-        while wait is not None:
-            error = error_of(wait)
-            with self.mutex:
-                wait = next_step(steps, error)
+        run_steps(self.changing.syncing(id), self.mutex)
 
     def _note_failure(self, error: BaseException) -> None:
         what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

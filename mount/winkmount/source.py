@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -244,26 +245,18 @@ Steps = Generator[Callable[[], None], None, None]
 may serve other calls meanwhile; it throws an OSError of the function into the generator."""
 
 
-def run_steps(steps: Steps) -> None:
-    """Run all steps, waiting for each."""
-    wait = next(steps, None)
+def run_steps(steps: Steps, lock: AbstractContextManager[object] = nullcontext()) -> None:  # noqa: B008 # it has no state
+    """Run all steps, each under the lock, and wait for each without it."""
+    with lock:
+        wait = next(steps, None)
     while wait is not None:
-        wait = next_step(steps, error_of(wait))
-
-
-def next_step(steps: Steps, error: OSError | None) -> Callable[[], None] | None:
-    """Return the next function to wait for; None: the end. `error`: what the last function
-    raised."""
-    return next(steps, None) if error is None else steps.throw(error)
-
-
-def error_of(wait: Callable[[], None]) -> OSError | None:
-    """Call `wait` -> the OSError that it raised, or None."""
-    try:
-        wait()
-    except OSError as error:
-        return error
-    return None
+        error = None
+        try:
+            wait()
+        except OSError as raised:
+            error = raised
+        with lock:
+            wait = next(steps, None) if error is None else steps.throw(error)
 
 
 class Amendment(NamedTuple):

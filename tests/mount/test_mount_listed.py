@@ -30,7 +30,7 @@ from winkmount.kernel import giving
 from winkmount.kernel.listings import Listing
 from winkmount.kernel.server import Server
 giving.LISTED_NUMBERS, giving.KNOWN_NUMBERS = int(sys.argv[2]), 1 << 18
-asked, answer, following = collections.Counter(), Server.answer, Listing.next
+asked, answer, following = collections.Counter(), Server.answer, Listing.take
 
 def counted(self, opcode, node, body):
     asked[opcode] += 1
@@ -41,7 +41,7 @@ def singly(self, *words):
     asked["singly"] += 1
     return following(self, *words)
 
-Server.answer, Listing.next = counted, singly
+Server.answer, Listing.take = counted, singly
 from winkfs.cli import main
 code = main(["mount", "-f", "--binding", "kernel", *sys.argv[3:]])
 with open(sys.argv[1], "w") as file:

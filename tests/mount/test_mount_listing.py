@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +21,7 @@ from winkfs.container.table import ASK, KIND, FileTable
 from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.listing import FEW_ROWS, Listing, listed
 from winkmount.kernel import protocol as p
-from winkmount.source import UNREADABLE, Amendment, Attr, run_steps
+from winkmount.source import UNREADABLE, Amendment, Attr, DirEntry, refuse, run_steps
 
 ROOM = p.ENTRY_OUT.size + p.DIRENT.size + 8  # bytes of an entry with attributes and a short name
 
@@ -57,6 +61,30 @@ def test_an_entry_without_room_comes_as_it_is_then() -> None:
     asker.chmod("/001", 0o600)
     (last,) = asker.entries(handle, first[-1].offset, plus=True)
     assert last.mode & 0o777 == 0o600
+
+
+class Broken(MemorySource):
+    """A Source that cannot list the files from number 300 on."""
+
+    def readdir(self, handle: int, offset: int) -> Iterator[DirEntry]:
+        for entry in super().readdir(handle, offset):
+            if entry.name == b"300":
+                raise refuse(errno.EIO)
+            yield entry
+
+
+def test_a_listing_that_cannot_be_read_on_does_not_seem_complete() -> None:
+    """Each time that it is asked for."""
+    source = Broken()
+    for i in range(400):
+        source.create(1, b"%03d" % i, 0o644, 0, 0)
+    asker = Asker(source)
+    handle, offset = asker.opendir("/"), 0
+    for _ in range(2):
+        with pytest.raises(OSError, match=re.escape(os.strerror(errno.EIO))):
+            while found := asker.entries(handle, offset):
+                offset = found[-1].offset
+        assert offset > 0
 
 
 def test_a_listing_restarts_on_request() -> None:

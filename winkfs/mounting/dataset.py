@@ -200,8 +200,9 @@ class DatasetSource(PathSource):
         found = self.find(path)
         if found is None:
             return self.directory_attr(path) if self.tree.implied(path) else None
-        attr = _attr_of(found)
-        if found[1][KIND] & 255 == FileType.DIR:
+        files, row = found
+        attr = attr_of(row, files.owner)
+        if row[KIND] & 255 == FileType.DIR:
             return self.directory_attr(path, attr)
         if self.tree.clashes and self.tree.implied(path):
             return self.directory_attr(path)
@@ -230,7 +231,8 @@ class DatasetSource(PathSource):
             if attr is None or attr.id != id:
                 raise refuse(errno.ESTALE)
             return attr
-        return _attr_of(self.file(id))
+        files, row = self.file(id)
+        return attr_of(row, files.owner)
 
     def file(self, id: int) -> Place:
         """Return the file of an id. Raises ESTALE if it is neither shown any more nor open.
@@ -412,11 +414,6 @@ class ShardTimes:
 
 def _timed(name: bytes, row: Row, offset: int) -> Timed:
     return Timed(name, row[POS], row[MTIME], row[KIND] & 255, offset)
-
-
-def _attr_of(place: Place) -> Attr:
-    files, row = place
-    return attr_of(row, files.owner)
 
 
 def mount(path: str, options: Options) -> DatasetSource:

@@ -371,9 +371,14 @@ class MergedOrder:
 
     def names(self, start: int, stop: int) -> list[bytes]:
         """Return the names with these indices. Raises DerivedDamage."""
-        if self.near(start, stop, self._step):
-            return self.part(start, stop).names
-        return [self.name(index) for index in range(start, stop)]
+        if not self.near(start, stop, self._step):
+            return [self.name(index) for index in range(start, stop)]
+        names = list[bytes]()
+        while start < stop:
+            first, rows = self.block(start)
+            names += rows.names[start - first : stop - first]
+            start = first + len(rows)
+        return names
 
     def near(self, start: int, stop: int, many: int) -> bool:
         """Note which rows are asked for -> whether they are kept with those around them: if they
@@ -388,17 +393,6 @@ class MergedOrder:
             self._many -= few
         self.block(start)
         return True
-
-    def part(self, start: int, stop: int) -> FileTable:
-        """Return the rows with these indices, [start, stop): at least one. Raises DerivedDamage."""
-        if not self.near(start, stop, len(self.shards) // 2):
-            return self._read(start, stop)
-        parts = []
-        while start < stop:
-            first, rows = self.block(start)
-            parts.append(rows.part(start - first, stop - first))
-            start = first + len(rows.names)
-        return FileTable.concat(parts)
 
     def block(self, index: int) -> tuple[int, FileTable]:
         """Return the rows that are read together with that of this index: index of the first of

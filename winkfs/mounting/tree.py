@@ -292,12 +292,11 @@ class NameTree:
         self.version += 1
         if short in changed.states:
             self._set(above, short, True)
-        elif short in changed.added:
-            pass
-        elif was_there or self.overlay.dirs.get(path, NOTHING).gone:
-            changed.over.add(short)
-        else:
-            self._append(changed, short)
+        elif short not in changed.added:
+            if was_there or self.overlay.dirs.get(path, NOTHING).gone:
+                changed.over.add(short)
+            else:
+                self._append(changed, short)
 
     def change(self, path: bytes) -> None:
         """Note that an entry has another inode than before."""

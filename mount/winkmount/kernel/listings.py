@@ -26,8 +26,8 @@ from winkmount.kernel.protocol import Calls
 from winkmount.served import FOREVER, Served
 from winkmount.source import Attr, DirEntry, Nodes, Page, Source
 
-CHUNK: Final = 256  # entries: about what one request has room for
-SINGLY: Final = 32  # entries that are packed faster one by one
+ENTRIES_READ: Final = 256  # at a time: about what one request has room for
+ENTRIES_AS_COLUMNS: Final = 32  # fewer are packed faster one by one
 
 
 class Directories(ABC):
@@ -127,30 +127,24 @@ class OpenDirectories(Directories):
             return self._cut(node, page, start, len(page.names), room, plus=plus)
         if offset == 0:
             self._giving.begins()
-        found = b""
+        found, head = b"", p.DIRENT.size + p.ENTRY_OUT.size * plus
         try:
-            while entries := listing.next(offset, version):
-                count = self._fitting(entries, room - len(found), plus)
-                found += self._packed(node, entries[:count], plus)
-                offset = listing.took(count)
-                if count < len(entries):
+            while entries := listing.take(offset, version, head, room - len(found)):
+                found += self._packed(node, entries, plus)
+                offset = entries[-1].offset + DOTS
+                if listing.waiting:
                     break
         except Exception:
             if not found:  # else the next request meets it again, behind what it has now
                 raise
         return found
 
-    def _fitting(self, entries: list[DirEntry], room: int, plus: bool) -> int:
-        head = p.DIRENT.size + p.ENTRY_OUT.size * plus
-        sizes = (head + (len(entry.name) + 7) // 8 * 8 for entry in entries)
-        return bisect_right(list(itertools.accumulate(sizes)), room)
-
     def _packed(self, node: int, entries: list[DirEntry], plus: bool) -> bytes:
         numbers = self._numbers(node, entries) if plus else [0] * len(entries)
         opened = self._served.opened
         if opened.waiting:
             entries = [entry._replace(attr=opened.shown(entry.attr)) for entry in entries]
-        if len(entries) >= SINGLY:
+        if len(entries) >= ENTRIES_AS_COLUMNS:
             names, attrs, offsets = zip(*entries, strict=True)
             columns = np.array(attrs, np.int64)
             page = Page(list(names), np.array(numbers, np.int64), columns, offsets)
@@ -210,6 +204,8 @@ class Listing:
 
     Offset 1 is behind `.`, 2 behind `..`, and o + 2 behind the entry to which the Source gave o. It
     costs one iterator, however many names it has.
+
+    waiting  entries that were read, and for which there was no room
     """
 
     def __init__(self, source: Source, directory: int, parent: int) -> None:
@@ -220,34 +216,32 @@ class Listing:
         self._dots = [DirEntry(b".", here, 1 - DOTS), DirEntry(b"..", above, 2 - DOTS)]
         self._handle = source.opendir(directory)
         self._entries: Iterator[DirEntry] = iter(())
-        self._next: list[DirEntry] = []
-        self._at = self._version = -1  # the offset at which `_next` goes on, and as of when
+        self.waiting: list[DirEntry] = []
+        self._at = self._version = -1  # the offset at which `waiting` goes on, and as of when
 
-    def next(self, offset: int, version: int) -> list[DirEntry]:
-        """Return entries from an offset on, none at the end. They come again until they are `took`.
+    def take(self, offset: int, version: int, head: int, room: int) -> list[DirEntry]:
+        """Return entries from an offset on for which there is room; none at the end.
 
-        version     grows with each change of what is shown
+        version  grows with each change of what is shown
+        head     bytes of an entry before its name
         """
         if (offset, version) != (self._at, self._version):
-            self._at, self._version = offset, version
             behind = self._source.readdir(self._handle, max(offset - DOTS, 0))
-            self._next, self._entries = [], itertools.chain(self._dots[offset:], behind)
-        if not self._next:
-            self._next = list(itertools.islice(self._entries, CHUNK))
-        return self._next
+            self.waiting, self._entries = [], itertools.chain(self._dots[offset:], behind)
+        self._at = -1  # after an error the next request begins anew
+        if not self.waiting:
+            self.waiting = list(itertools.islice(self._entries, ENTRIES_READ))
+        sizes = (head + (len(entry.name) + 7) // 8 * 8 for entry in self.waiting)
+        count = bisect_right(list(itertools.accumulate(sizes)), room)
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        self._at, self._version = taken[-1].offset + DOTS if taken else offset, version
+        return taken
 
     def page(self, offset: int, version: int) -> Page | None:
         """See `Source.page`, by the offsets here; not of the start."""
         if offset <= DOTS:
             return None
         return self._source.page(self._handle, offset - DOTS, version)
-
-    def took(self, count: int) -> int:
-        """Go on behind the first entries of the last -> the offset there."""
-        if count:
-            self._at = self._next[count - 1].offset + DOTS
-            self._next = self._next[count:]
-        return self._at
 
     def close(self) -> None:
         self._entries = iter(())
