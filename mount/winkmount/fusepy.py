@@ -84,8 +84,7 @@ class Paths:
         """Return the number of a path, or of an open file."""
         if fi is not None:
             return self._opened[fi.fh]
-        if path is None:
-            raise refuse(errno.ESTALE)
+        assert path is not None
         number = self._known.get(path) or self._hidden.get(path)
         if number is None:
             number = self._known[path] = self._look_up(path)

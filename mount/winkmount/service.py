@@ -290,12 +290,17 @@ def _held_back() -> Iterator[None]:
 
 
 class _Caller:
-    """The end of the pipe to the process that started the server; it can be answered once."""
+    """The end of the pipe to the process that started the server; it can be answered once.
 
-    def __init__(self, pipe: int) -> None:
-        self._pipe = pipe
+    name  for the log of the server, see `_silence`
+    """
+
+    def __init__(self, pipe: int, name: str) -> None:
+        self._pipe, self._name = pipe, name
 
     def serving(self) -> None:
+        """Report that the mount answers; nothing reads what is logged to stderr from then on."""
+        _silence(self._name)
         pipe, self._pipe = self._pipe, -1
         try:
             os.write(pipe, SERVING.encode())
@@ -321,14 +326,9 @@ def _background(request: Request, pipe: int, output: IO[bytes]) -> None:
         if os.fork():  # the process that started the server does not have to wait for its end
             os._exit(0)
         os.chdir("/")
-        caller = _Caller(_keep_only(pipe, output.fileno()))
-
-        def started() -> None:
-            _silence(request.name)
-            caller.serving()
-
+        caller = _Caller(_keep_only(pipe, output.fileno()), request.name)
         try:
-            serve(request, started)
+            serve(request, caller.serving)
             code = 0
         except Exception as error:
             caller.failed(_one_line(error))

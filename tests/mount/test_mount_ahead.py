@@ -72,7 +72,6 @@ class Pushes:
         self.going, self.gate = list[int](), threading.Event()  # much that is being pushed
         self.gate.set()
         self.ahead = Ahead(found, self._push, self._answer)
-        self.ahead.start()
         folders = [found.find(TOP, b"folder%d" % i)[0] for i in range(FILES // PER_FOLDER)]
         self.nodes = [
             found.find(folders[i // PER_FOLDER], name(i).partition("/")[2].encode())[0]

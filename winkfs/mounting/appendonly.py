@@ -51,7 +51,7 @@ class AppendOnlySource(ContainerSource):
         """`timedir`: show `.time`, in the place of names that begin with it."""
         super().__init__(container)
         if timedir:
-            self.times = TimeDirectory(ContainerTimes(self.names), self.places.seed)
+            self.times = TimeDirectory(ContainerTimes(self.names), self)
         self._newest_ns = self._newest()
 
     def _newest(self) -> int:
@@ -298,10 +298,6 @@ class ContainerTimes:
     def _store(self) -> Store:
         return self._names.store
 
-    @property
-    def owner(self) -> tuple[int, int]:
-        return self._store.owner
-
     def starts(self, unit: int) -> list[int]:
         times = self._store.times
         if times is None:
@@ -344,9 +340,6 @@ class ContainerTimes:
         ):
             found.update((rows.mtime[rows.size > 0] // unit).tolist())
         return found
-
-    def path(self, name: bytes) -> bytes:
-        return self._names.tree.file_path(name)
 
     def find(self, name: bytes) -> Timed | None:
         found = self._names.lookup.find(name + INODE)

@@ -105,7 +105,7 @@ class DatasetSource(PathSource):
         self._take(self._ordered(self.order.updated))
         self._sweep()
         if self._has_times:
-            self.times = TimeDirectory(ShardTimes(self), self.places.seed)
+            self.times = TimeDirectory(ShardTimes(self), self)
 
     def _ordered(self, make: Callable[[list[Seen]], MergedOrder]) -> MergedOrder:
         """Make an order of what is shown; catalogs that turn out to be damaged are made anew."""
@@ -194,7 +194,7 @@ class DatasetSource(PathSource):
     def attr(self, path: bytes) -> Attr | None:
         """Return the attributes of what is shown under a path; None if nothing is."""
         if self.times is not None and self.times.has(path):
-            return self.times.noted(path, self.places)
+            return self.times.noted(path)
         if AT in path and path.endswith(OWN) and not self.tree.shows_own(path):
             return None
         found = self.find(path)
@@ -383,7 +383,6 @@ class ShardTimes:
 
     def __init__(self, view: DatasetSource) -> None:
         self._view = view
-        self.owner = view.owner
         self._hours: list[int] | None = None
 
     def starts(self, unit: int) -> list[int]:
@@ -396,9 +395,6 @@ class ShardTimes:
         """Return the files that are shown, in the order of the numbers of the shards."""
         files = sorted(self._view.shown.values(), key=lambda files: files.number)
         return [shard.seen for shard in files if shard.seen]
-
-    def path(self, name: bytes) -> bytes:
-        return self._view.tree.file_path(name)
 
     def find(self, name: bytes) -> Timed | None:
         found = self._view.find(shown(name))

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from winkfs.entry import FileType
-from winkfs.mounting.ids import Places, directory_id, other_id
-from winkfs.mounting.listing import Listing
+from winkfs.mounting.ids import directory_id, other_id
+from winkfs.mounting.listing import Listing, View
 from winkfs.names import MAX_COMPONENT, length_fault, part_shown, shown_part, within
 from winkfs.units import NANO
 from winkmount.source import Attr, DirEntry
@@ -57,12 +57,6 @@ class Timed(NamedTuple):
 class ByTime(Protocol):
     """The files of a mount, by their times."""
 
-    def path(self, name: bytes) -> bytes:
-        """Return the path of a file that exists, see `NameTree.file_path`."""
-
-    @property
-    def owner(self) -> tuple[int, int]: ...
-
     def starts(self, unit: int) -> list[int]:
         """Days or hours in which files may have come, seconds since the epoch, ascending."""
 
@@ -77,20 +71,20 @@ class ByTime(Protocol):
 class TimeDirectory:
     """The directory `.time` and all below it."""
 
-    def __init__(self, files: ByTime, seed: int) -> None:
-        """`seed`: of the ids, see `Places`."""
-        self._files, self._seed = files, seed
+    def __init__(self, files: ByTime, view: View) -> None:
+        """`view`: of the mount, which has its names and ids."""
+        self._files, self._view, self._seed = files, view, view.places.seed
 
     @staticmethod
     def has(path: bytes) -> bool:
         """Return whether a path is `.time` or below it."""
         return within(path, TOP)
 
-    def noted(self, path: bytes, places: Places) -> Attr | None:
+    def noted(self, path: bytes) -> Attr | None:
         """Return the attributes as `attr` does, and remember the id."""
         attr = self.attr(path)
         if attr is not None:
-            places.note(attr.id, path)
+            self._view.places.note(attr.id, path)
         return attr
 
     def attr(self, path: bytes) -> Attr | None:
@@ -104,13 +98,13 @@ class TimeDirectory:
         start = 0 if day is None else _seconds(day, hour or b"00")
         if day is not None and start not in self._files.starts(HOUR if hour else DAY):
             return None
-        uid, gid = self._files.owner
+        uid, gid = self._view.owner
         return Attr(directory_id(path, self._seed), stat.S_IFDIR | 0o555, 0, start * NANO, uid, gid)
 
     def target(self, path: bytes) -> bytes:
         """Return the target of a link that exists."""
         *_, name = path.split(b"/", 3)
-        return UP + self._files.path(self._name(path, name))
+        return UP + self._view.tree.file_path(self._name(path, name))
 
     def list(self, listing: Listing, offset: int) -> Iterator[DirEntry]:
         """See `Source.readdir`: any directory of the mount, `.time` is the last of the top one."""
@@ -162,10 +156,10 @@ class TimeDirectory:
         inside = start <= file.mtime_ns // NANO < start + HOUR
         if not inside or file.ftype == FileType.DIR:
             return None
-        target = self._files.path(file.name)
+        target = self._view.tree.file_path(file.name)
         if length_fault(target) is not None:
             return None
-        (uid, gid), size = self._files.owner, len(UP) + len(target)
+        (uid, gid), size = self._view.owner, len(UP) + len(target)
         return Attr(other_id(path, self._seed), stat.S_IFLNK | 0o777, size, file.mtime_ns, uid, gid)
 
     def _name(self, path: bytes, link: bytes) -> bytes:

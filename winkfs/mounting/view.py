@@ -279,6 +279,7 @@ class ContainerView(PathSource):
     """A container as it is now, or as it was at the last sync that was followed.
 
     names        which names there are
+    entry        see `ContainerNames`
     spools       id -> content that only the mount has
     root_mode, root_owner, root_xattrs      of the top directory, which has no entry
     """
@@ -287,7 +288,7 @@ class ContainerView(PathSource):
         container = names.container
         folder = os.path.dirname(container.base) or "."
         super().__init__(container.superblock.get("CONTID", 0), folder)
-        self.names = names
+        self.names, self.entry = names, names.entry
         self.spools: dict[int, Spool] = {}
         data = self.names.store.kv.storage.info()
         self._owner = data.uid, data.gid
@@ -300,10 +301,6 @@ class ContainerView(PathSource):
     @property
     def tree(self) -> NameTree:
         return self.names.tree
-
-    def entry(self, path: bytes) -> int:
-        """FTYPE of the entry of the name with this path, 0: there is none."""
-        return self.names.entry(path)
 
     def note(self, ids: list[int], paths: list[bytes]) -> None:
         self.places.note_many(ids, paths)
@@ -365,7 +362,7 @@ class ContainerView(PathSource):
     def attr(self, path: bytes) -> Attr | None:
         """Return the attributes of what is shown under a path, whose id is known from now on."""
         if self.times is not None and self.times.has(path):
-            return self.times.noted(path, self.places)
+            return self.times.noted(path)
         names = self.names
         if names.container.troubles != names.troubles:
             names.recheck()

@@ -142,14 +142,12 @@ class Ahead:
         self._pushed: Stream | None = None  # of which something is pushed, or was last
         self._given = self._done = 0  # what the thread was to do, and has done
         self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     @property
     def busy(self) -> bool:
         """Return whether something is being pushed."""
         return self._given != self._done
-
-    def start(self) -> None:
-        self._thread.start()
 
     def end(self) -> None:
         self._wanted.put(None)
@@ -281,9 +279,6 @@ class Reads:
     def busy(self) -> bool:
         """Return whether another thread reads."""
         return self._ahead.busy or self._waiting.busy > 0
-
-    def start(self) -> None:
-        self._ahead.start()
 
     def close(self) -> None:
         self._ahead.end()

@@ -79,10 +79,6 @@ class Server:
         if connection is not None:
             served.caller = connection.caller
 
-    def start(self) -> None:
-        if self._reads is not None:
-            self._reads.start()
-
     def close(self) -> None:
         self._thread.shutdown()
         if self._reads is not None:
@@ -189,7 +185,6 @@ def serve(
             if connection.begin(wanted):
                 served.on_start()
                 server = Server(served, connection, shown, nodes)
-                server.start()
                 try:
                     connection.serve(server, ending)
                 finally:
