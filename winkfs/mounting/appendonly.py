@@ -14,7 +14,7 @@ import logging
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from winkformats.errors import CorruptError
 from winkfs.container.survey import inode_rows
@@ -52,7 +52,6 @@ class AppendOnlySource(ContainerSource):
         super().__init__(container)
         if timedir:
             self.times = TimeDirectory(ContainerTimes(self.names), self)
-        self._newest_ns = self._newest()
 
     def _newest(self) -> int:
         store = self.names.store
@@ -99,14 +98,10 @@ class AppendOnlySource(ContainerSource):
         self, path: bytes, data: bytes, ftype: FileType, attrs: tuple[int, int, int]
     ) -> Draft | None:
         self._need_room(len(data))
-        mode, uid, gid = attrs
+        owner = dict[str, Any]()
         if self._keeps_attrs:
-            self._container.put(
-                name_at(path), data, ftype=ftype, exclusive=True, mode=mode, uid=uid, gid=gid
-            )
-        else:
-            self._container.put(name_at(path), data, ftype=ftype, exclusive=True)
-        self._newest_ns = self._newest()
+            owner["mode"], owner["uid"], owner["gid"] = attrs
+        self._container.put(name_at(path), data, ftype=ftype, exclusive=True, **owner)
         return None
 
     def _delete(self, id: int, path: bytes) -> None:
@@ -140,7 +135,7 @@ class AppendOnlySource(ContainerSource):
 
     def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
         mtime_ns, has_spool = change.mtime_ns, id in self.spools
-        if mtime_ns is not None and has_spool and mtime_ns < self._newest_ns:
+        if mtime_ns is not None and has_spool and mtime_ns < self._newest():
             raise NotAllowed(f"{AO}: this is before the time of a stored file")
         if mtime_ns is not None and not has_spool and mtime_ns == self.stat(id).mtime_ns:
             change = change._replace(mtime_ns=None)
@@ -216,7 +211,6 @@ class AppendOnlySource(ContainerSource):
                 self._hold(id, path, spool.size)
             raise
         spool.stored, spool.dirty = True, False
-        self._newest_ns = self._newest()
 
     def _put_in_time(self, name: bytes, spool: Spool) -> None:
         """Store a spool with the time that a stat has shown, which the kernel may keep for an

@@ -11,9 +11,8 @@ MergedOrder  the names in that order: what a `Catalog` is for one container
 from __future__ import annotations
 
 import bisect
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from operator import mul
 from typing import Final, NamedTuple, Self
 
@@ -481,43 +480,30 @@ class _Merged(NamedTuple):
 
 
 class _Cursor:
-    """The names of a shard that were not taken yet."""
+    """The names of a shard that were not taken yet: of these, `names` and which of them are entries
+    of directories are in memory."""
 
     def __init__(self, shard: Seen) -> None:
         self._blocks = shard.names()
-        self._read: deque[tuple[Strings, Bools]] = deque()
-        self._at = 0  # in the first one
-
-    def _load(self, pieces: int) -> bool:
-        """Read on, if not so many blocks are in memory -> whether they are."""
-        self._read.extend(islice(self._blocks, max(pieces - len(self._read), 0)))
-        return len(self._read) >= pieces
+        self.names: Strings = np.empty(0, "S1")
+        self.directories = np.empty(0, bool)
 
     def ahead(self, count: int) -> bytes | None:
-        """Return the name behind so many; None: there are no more."""
-        at, piece = self._at + count, 0
-        while self._load(piece + 1):
-            names = self._read[piece][0]
-            if at < len(names):
-                name: bytes = names[at]
-                return name
-            at, piece = at - len(names), piece + 1
-        return None
+        """Return the name behind so many, which are in memory then; None: there are no more."""
+        found, n = [(self.names, self.directories)], len(self.names)
+        while n <= count and (block := next(self._blocks, None)) is not None:
+            found.append(block)
+            n += len(block[0])
+        if len(found) > 1:
+            self.names, self.directories = map(np.concatenate, zip(*found, strict=True))
+        return self.names.item(count) if count < n else None
 
-    def take(self, last: bytes | None) -> Iterator[tuple[Strings, Bools]]:
-        """Take the names up to the last one that is wanted; None: all."""
-        while self._load(1):
-            at, (names, directories) = self._at, self._read[0]
-            stop = len(names)
-            if last is not None and names[-1] > last:
-                stop = bisect.bisect_right(names, last, at)
-            if at < stop:
-                yield names[at:stop], directories[at:stop]
-            if stop < len(names):
-                self._at = stop
-                return
-            self._at = 0
-            self._read.popleft()
+    def take(self, last: bytes | None) -> tuple[Strings, Bools]:
+        """Take the names up to the last one that is wanted; None: all in memory."""
+        stop = len(self.names) if last is None else bisect.bisect_right(self.names, last)
+        taken = self.names[:stop], self.directories[:stop]
+        self.names, self.directories = self.names[stop:], self.directories[stop:]
+        return taken
 
 
 def _parts(shards: Sequence[Seen]) -> Iterator[_Merged]:
@@ -528,10 +514,9 @@ def _parts(shards: Sequence[Seen]) -> Iterator[_Merged]:
     last: bytes | None = b""
     while last is not None:
         last = min(filter(None, (cursor.ahead(each) for cursor in cursors)), default=None)
-        taken = [(i, *part) for i, cursor in enumerate(cursors) for part in cursor.take(last)]
-        if taken:
-            which, names, directories = zip(*taken, strict=True)
-            joined = np.concatenate(names)
-            order = np.argsort(joined, kind="stable")  # joins runs: timsort
-            numbers = np.repeat(which, list(map(len, names)))
-            yield _Merged(joined[order], numbers[order], np.concatenate(directories)[order])
+        parts = [cursor.take(last) for cursor in cursors]
+        names, directories = (np.concatenate(column) for column in zip(*parts, strict=True))
+        order = np.argsort(names, kind="stable")  # joins runs: timsort
+        numbers = np.repeat(np.arange(len(parts)), [len(part) for part, _ in parts])
+        if len(names):
+            yield _Merged(names[order], numbers[order], directories[order])
