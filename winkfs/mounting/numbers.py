@@ -28,7 +28,6 @@ from winkfs.mounting.listing import (
     odd_rows,
     walk,
 )
-from winkfs.mounting.tree import NameOrder
 from winkfs.names import (
     any_odd,
     name_at,
@@ -56,8 +55,6 @@ PAGES: Final = 16  # parts of directories that are
 class Numbered(View, Protocol):
     """The part of a Source that never changes which numbers use."""
 
-    @property
-    def order(self) -> NameOrder: ...
     @property
     def generation(self) -> int:
         """Grows when positions do not mean any more what they did."""
@@ -165,7 +162,8 @@ class Numbers:
         self._view, self.places, self.owner = view, view.places, view.owner
         self._generation, self._epoch = view.generation, 0
         self._base = 0  # what the offsets are ahead of those of a listing
-        self._overlay, self._order = view.tree.overlay, view.order
+        self._overlay = view.tree.overlay
+        self._order = self._overlay.order
         self._orders = {0: self._order}  # of the last EPOCHS epochs
         self._others: dict[bytes, int] = {}
         self._known: list[bytes] = []  # the path with each of these numbers
@@ -238,7 +236,7 @@ class Numbers:
             return
         if overlay is not self._overlay:  # the indices are others
             self._epoch = (self._epoch + 1) % EPOCHS
-        self._overlay, self._order = overlay, self._view.order
+        self._overlay, self._order = overlay, overlay.order
         self._base = self._epoch << LATER
         self._orders[self._epoch] = self._order
         self._sheets, self._parts, self._streams = {}, {}, {}

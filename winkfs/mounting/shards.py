@@ -251,23 +251,19 @@ class ShardFiles:
         path = self.base + ".cat"
         try:
             found = Catalog(open_file(path))
+            current = (found.contid, found.covered) == (self.record.contid, self.record.size)
+            none_gone = len(found.runs) == 1 and found.runs[0].totals()[0] == found.row_count
+            if current and none_gone:
+                return found
+            with found:
+                if current:
+                    return one_run(found, self.base)
+            log.warning("%s: of another container, or an older one: not used", path)
         except FileNotFoundError:
-            return None
+            pass
         except (FormatError, OSError) as error:
             log.warning("%s: not used", error)
-            return None
-        if (found.contid, found.covered) != (self.record.contid, self.record.size):
-            found.close()
-            log.warning("%s: of another container, or an older one: not used", path)
-            return None
-        if len(found.runs) == 1 and found.runs[0].totals()[0] == found.row_count:  # none is gone
-            return found
-        try:
-            with found:
-                return one_run(found, self.base)
-        except DerivedDamage as error:
-            log.warning("%s: not used", error)
-            return None
+        return None
 
     def _read_inodes(self) -> Catalog | None:
         """Make a catalog from the data file. Cost: see `build`."""

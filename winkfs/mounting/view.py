@@ -290,10 +290,8 @@ class ContainerView(PathSource):
         super().__init__(container.superblock.get("CONTID", 0), folder)
         self.names, self.entry = names, names.entry
         self.spools: dict[int, Spool] = {}
-        data = self.names.store.kv.storage.info()
-        self._owner = data.uid, data.gid
-        self._started_ns = int(data.mtime * NANO)
-        self.root_mode, self.root_owner = 0o755, self._owner
+        self._started_ns = int(self.names.store.kv.storage.info().mtime * NANO)
+        self.root_mode, self.root_owner = 0o755, self.owner
         self.root_xattrs: Mapping[bytes, bytes] = {}
 
     # --- what a listing asks for, see `listing.View` ---
@@ -308,10 +306,6 @@ class ContainerView(PathSource):
     # --- what numbers ask for, see `numbers.Numbered` ---
 
     @property
-    def order(self) -> Catalog:
-        return self.names.order
-
-    @property
     def generation(self) -> int:
         """Grows when positions do not mean any more what they did."""
         return self.names.store.generation
@@ -323,8 +317,8 @@ class ContainerView(PathSource):
 
     def implied_attr(self, path: bytes) -> Attr:
         """Return the attributes of a directory that exists only because of names below it."""
-        id, (uid, gid) = self.places.directory_id(path), self._owner
-        return Attr(id, stat.S_IFDIR | 0o755, 0, self._started_ns, uid, gid)
+        id = self.places.directory_id(path)
+        return Attr(id, stat.S_IFDIR | 0o755, 0, self._started_ns, *self.owner)
 
     def position(self, path: bytes) -> int:
         """Return the position of the inode of a file. Raises CorruptError."""
@@ -424,7 +418,7 @@ class ContainerView(PathSource):
         """Return the attributes of a directory that exists; `found`: what its name holds, if
         known."""
         id, names = self.places.directory_id(path), self.names
-        mode, (uid, gid), mtime_ns, ctime_ns = 0o755, self._owner, self._started_ns, 0
+        mode, (uid, gid), mtime_ns, ctime_ns = 0o755, self.owner, self._started_ns, 0
         key = key_at(path)
         if not path:
             mode, (uid, gid) = self.root_mode, self.root_owner

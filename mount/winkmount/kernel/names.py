@@ -1,8 +1,4 @@
-"""Requests for files and directories that need not be open.
-
-Names   names and attributes
-Xattrs  extended attributes, and what a mount reports of itself in them
-"""
+"""Requests for files and directories that need not be open: names and attributes."""
 
 from __future__ import annotations
 
@@ -35,7 +31,7 @@ LIST_BYTES: Final = 1 << 16  # of the names of a file, each with a NUL: more no 
 
 
 class Names:
-    """Requests for names, and for attributes of files and directories.
+    """Requests for names, and for attributes and extended attributes of files and directories.
 
     calls   the answers: by opcode, of a number and the body of the request
     """
@@ -48,6 +44,7 @@ class Names:
         self._table = nodes if isinstance(nodes, NodeTable) else None  # else nothing changes
         # id of a directory -> the group that its set-group-ID bit hands on; None: it has none
         self._groups: dict[int, int | None] = {}
+        self._facts = b"user.%b." % served.name.encode()
         self._valid = lasting(served.caching.names)
         seconds, nanos = lasting(served.caching.missing)
         missing = p.ENTRY_OUT.pack(0, 0, seconds, 0, nanos, 0, *[0] * 16)
@@ -58,6 +55,8 @@ class Names:
             p.READLINK: self._readlink,
             p.STATFS: self._statfs,
             p.ACCESS: self._access,
+            p.GETXATTR: self._getxattr,
+            p.LISTXATTR: self._listxattr,
         }
         if served.source.writable:
             self.calls |= {
@@ -70,6 +69,8 @@ class Names:
                 p.RENAME: self._rename,
                 p.RENAME2: self._rename2,
                 p.LINK: self._link,
+                p.SETXATTR: self._setxattr,
+                p.REMOVEXATTR: self._removexattr,
             }
 
     # looking
@@ -265,22 +266,7 @@ class Names:
     def _link(self, node: int, body: memoryview) -> bytes:
         raise refuse(errno.EPERM)  # one file, one name
 
-
-class Xattrs:
-    """Requests for extended attributes.
-
-    calls   the answers: by opcode, of a number and the body of the request
-    """
-
-    def __init__(self, served: Served, nodes: Nodes | NodeTable) -> None:
-        self._served, self._source, self._nodes = served, served.changing, nodes
-        self._facts = b"user.%b." % served.name.encode()
-        self.calls: Calls = {
-            p.GETXATTR: self._getxattr,
-            p.LISTXATTR: self._listxattr,
-        }
-        if served.source.writable:
-            self.calls |= {p.SETXATTR: self._setxattr, p.REMOVEXATTR: self._removexattr}
+    # extended attributes, and what a mount reports of itself in them
 
     def _settled(self, node: int) -> int:
         """Pass on what waits in a file -> its id."""

@@ -23,7 +23,7 @@ from winkmount.kernel.entries import Shown
 from winkmount.kernel.files import FileRequests
 from winkmount.kernel.giving import Giving
 from winkmount.kernel.listings import FixedDirectories, OpenDirectories
-from winkmount.kernel.names import Names, Xattrs
+from winkmount.kernel.names import Names
 from winkmount.kernel.nodes import NodeTable
 from winkmount.served import FOREVER, Served
 from winkmount.source import Nodes
@@ -64,9 +64,7 @@ class Server:
         self.giving = Giving(prune, self.table, kept)
         names = Names(served, numbers, self.giving, shown)
         files = FileRequests(served, numbers, names, self.giving)
-        self.calls: p.Calls = {
-            **names.calls, **Xattrs(served, numbers).calls, **files.calls,
-        }  # fmt: skip
+        self.calls: p.Calls = names.calls | files.calls
         self._reads: Reads | None = None
         if self.table is not None:
             self.calls |= OpenDirectories(served, self.table, self.giving, shown).calls
