@@ -71,7 +71,8 @@ class ContainerSource(ContainerView, Changing):
         self._copies = OwnCopies()
         self._clamped = Clamped()  # times that no file can have
         self._dirty_since = 0.0  # when the first change came that is not on disk; 0: none
-        self._missing: tuple[bytes, NameTree, int] | None = None  # what `lookup` did not find
+        # what `lookup` did not find, and as of when
+        self._missing: tuple[bytes, NameTree, int, int] | None = None
         self._made: Draft | None = None  # of what was made last
         keep_heap()
 
@@ -98,7 +99,7 @@ class ContainerSource(ContainerView, Changing):
         attr = self.attr(path)
         if attr is None:
             tree = self.names.tree
-            self._missing = path, tree, tree.version
+            self._missing = path, tree, tree.version, self._container.troubles
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         return attr
 
@@ -110,11 +111,9 @@ class ContainerSource(ContainerView, Changing):
     def _free(self, parent: int, name: bytes) -> bytes:
         """Return the path of a name that does not exist yet; raise FileExists if it does. The
         kernel has looked just before."""
-        path, names = self.places.child(parent, name), self.names
-        known = self._missing == (path, names.tree, names.tree.version)
-        known = known and self._container.troubles == names.troubles
-        known = known or self.lacks(parent, name)
-        if not known and self.attr(path) is not None:
+        path, tree = self.places.child(parent, name), self.names.tree
+        known = self._missing == (path, tree, tree.version, self._container.troubles)
+        if not (known or self.lacks(parent, name)) and self.attr(path) is not None:
             raise FileExists("exists already", to_str(path))
         if name == SELF:
             self._need_directory(path)

@@ -13,6 +13,7 @@ Paths are as a mount shows them, an order has names: see `names.shown`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Final, Protocol
@@ -89,21 +90,15 @@ class Overlay:
 
     def __init__(self, order: NameOrder) -> None:
         self.order = order
-        self.dirs: dict[bytes, Changed] = {}
+        self.dirs = defaultdict[bytes, Changed](Changed)
         self._ranges: dict[bytes, tuple[int, int]] = {}
         self._implied: dict[bytes, frozenset[bytes]] = {}
         # (a, b, i): what lies behind a and not behind b belongs at index i; b None: it is the last
         self._gap: tuple[bytes, bytes | None, int] = b"", b"", 0
 
     def of(self, directory: bytes) -> Changed:
-        """Return the changes of a directory, to look at only."""
+        """Return the changes of a directory, to look at only: `dirs` makes those that it lacks."""
         return self.dirs.get(directory, NOTHING)
-
-    def to_change(self, directory: bytes) -> Changed:
-        found = self.dirs.get(directory)
-        if found is None:
-            found = self.dirs[directory] = Changed()
-        return found
 
     def range(self, directory: bytes) -> tuple[int, int]:
         """Return the indices [a, b) of the names below a directory, at any depth."""
@@ -287,7 +282,7 @@ class NameTree:
             path, was_there, self.clashes = path[: -len(OWN)], True, True
             self.stay(path, exists=True)
         above, _, short = path.rpartition(b"/")
-        changed = self.overlay.dirs.get(above) or self.overlay.to_change(above)
+        changed = self.overlay.dirs[above]
         self.weight += 1
         self.version += 1
         if short in changed.states:
@@ -303,7 +298,7 @@ class NameTree:
         self.version += 1
         entry = path if AT not in path else path.removesuffix(OWN)
         above, _, short = entry.rpartition(b"/")
-        changed = self.overlay.dirs.get(above) or self.overlay.to_change(above)
+        changed = self.overlay.dirs[above]
         if not changed.knows(short):
             changed.states[short] = True
             self.weight += 1
@@ -314,7 +309,7 @@ class NameTree:
             path = path[: -len(OWN)]
             self.stay(path, exists=True)
         above, _, short = path.rpartition(b"/")
-        changed = self.overlay.to_change(above)
+        changed = self.overlay.dirs[above]
         self.version += 1
         if short in changed.added or short in changed.over:
             changed.forget(short)
@@ -330,12 +325,12 @@ class NameTree:
 
     def _set(self, directory: bytes, short: bytes, there: bool) -> None:
         """Note whether an entry of the order exists, now that it has changed."""
-        states = self.overlay.to_change(directory).states
+        states = self.overlay.dirs[directory].states
         before, states[short] = states.get(short, True), there
         if before == there:
             return
         while True:
-            self.overlay.to_change(directory).gone += -1 if there else 1
+            self.overlay.dirs[directory].gone += -1 if there else 1
             if not directory:
                 return
             directory = directory.rpartition(b"/")[0]
@@ -347,7 +342,7 @@ class NameTree:
         """
         while directory:
             above, _, short = directory.rpartition(b"/")
-            changed = self.overlay.to_change(above)
+            changed = self.overlay.dirs[above]
             if short in changed.dirs:
                 return
             changed.dirs.add(short)
@@ -380,7 +375,7 @@ class NameTree:
     def _release(self, directory: bytes) -> None:
         """Let a directory no longer stay when nothing is left below it."""
         above, _, short = directory.rpartition(b"/")
-        changed = self.overlay.to_change(above)
+        changed = self.overlay.dirs[above]
         changed.dirs.discard(short)
         if not self._entry(directory):  # else a file becomes visible again
             changed.added.pop(short, None)
@@ -406,7 +401,7 @@ class NameTree:
             path = shown(name)
             at = self._place(name)
             above, _, short = path.rpartition(b"/")
-            changed, there = self.overlay.to_change(above), self._entry(path) != 0
+            changed, there = self.overlay.dirs[above], self._entry(path) != 0
             self.weight += 1
             if at >= 0:
                 self._set(above, short, there)
@@ -454,7 +449,7 @@ class NameTree:
         self.version += 1
         for path in list(self.overlay.paths()):
             above, _, short = path.rpartition(b"/")
-            changed, found = self.overlay.to_change(above), there(path)
+            changed, found = self.overlay.dirs[above], there(path)
             if short in changed.states:
                 self._set(above, short, found)
             elif not found:

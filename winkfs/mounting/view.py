@@ -417,22 +417,15 @@ class ContainerView(PathSource):
     def directory_attr(self, path: bytes, found: Found | None = None) -> Attr:
         """Return the attributes of a directory that exists; `found`: what its name holds, if
         known."""
-        id, names = self.places.directory_id(path), self.names
-        mode, (uid, gid), mtime_ns, ctime_ns = 0o755, self.owner, self._started_ns, 0
-        key = key_at(path)
+        attr, names, key = self.implied_attr(path), self.names, key_at(path)
         if not path:
-            mode, (uid, gid) = self.root_mode, self.root_owner
+            mode, (uid, gid) = stat.S_IFDIR | stat.S_IMODE(self.root_mode), self.root_owner
+            attr = attr._replace(mode=mode, uid=uid, gid=gid)
         else:
             stored = names.drafts.get(key) or found or names.find(path, key)
             if stored is not None and stored.ftype == FileType.DIR:
-                uid, gid = names.store.owner
-                if stored.attrs is not None:
-                    mode, uid, gid = stored.attrs.mode, stored.attrs.uid, stored.attrs.gid
-                    ctime_ns = stored.attrs.ctime_ns or 0
-                mtime_ns = nearest_ns(names.store.settings.ns_of(stored.mtime))
-        self.places.note(id, path)
-        mode = stat.S_IFDIR | stat.S_IMODE(mode)
-        attr = Attr(id, mode, 0, mtime_ns, uid, gid, ctime_ns)
+                attr = self._file_attr(attr.id, stored.ftype, 0, stored.mtime, stored.attrs)
+        self.places.note(attr.id, path)
         return self.later(attr, path)
 
     def later(self, attr: Attr, path: bytes) -> Attr:
