@@ -84,7 +84,7 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
     },
     "an order": {
         "merged": "winkfs.mounting.datasetnames.MERGED_NAMES",  # names merged at once
-        "sheet": "winkfs.mounting.datasetnames.SHEET",  # rows read together
+        "sheet": "winkfs.mounting.datasetnames.ROWS_READ",  # rows read together
         "small": "winkfs.mounting.datasetnames.SMALL_ORDER",  # of one that is always made anew
         "added": "winkfs.mounting.datasetnames.ADDED_NAMES",  # names put into an order one by one
     },
@@ -106,11 +106,11 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
     "a mount": {
         "changes": "winkfs.mounting.view.CHANGES",  # changes to a new catalog
         # names of a directory that are listed, and entries that are made, at once
-        "batch": ("winkfs.mounting.listing.BATCH", "winkfs.mounting.numbers.BATCH"),
+        "batch": ("winkfs.mounting.listing.MOST_AT_ONCE", "winkfs.mounting.numbers.MOST_AT_ONCE"),
         "given": "winkmount.kernel.giving.LEAST_NUMBERS",  # numbers that the kernel is given
         "memory": "winkmount.kernel.giving.MEMORY_SHARE",  # part of the memory for numbers
         "remembered": "winkfs.mounting.ids.RECENT",  # ids remembered
-        "cached": "winkfs.mounting.lookup.PAGES",  # pages that a mount leaves in the cache
+        "cached": "winkfs.mounting.lookup.MOST_PAGES",  # pages that a mount leaves in the cache
         "answer": "winkmount.mounts.ANSWER",  # seconds to a server's answer
         "wait": "winkmount.mounts.SLOW",  # seconds until umount says why it waits
         "device": "winkmount.service.DEVICE",  # device of FUSE

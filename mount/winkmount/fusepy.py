@@ -145,9 +145,9 @@ class Paths:
     def access(self, path: str, mode: int) -> None:
         self.ask(p.ACCESS, self.number(path), p.WORD.pack(mode))
 
-    def _make(self, opcode: int, path: str, head: bytes, tail: bytes = b"") -> None:
+    def _make(self, opcode: int, path: str, head: bytes, behind: bytes = b"") -> None:
         number, name = self._place(path)
-        (self._known[path],) = p.LONG.unpack_from(self.ask(opcode, number, head, name, tail))
+        (self._known[path],) = p.LONG.unpack_from(self.ask(opcode, number, head, name, behind))
 
     def mkdir(self, path: str, mode: int) -> None:
         self._make(p.MKDIR, path, p.MKDIR_IN.pack(mode))

@@ -245,7 +245,10 @@ Steps = Generator[Callable[[], None], None, None]
 may serve other calls meanwhile; it throws an OSError of the function into the generator."""
 
 
-def run_steps(steps: Steps, lock: AbstractContextManager[object] = nullcontext()) -> None:  # noqa: B008 # it has no state
+NO_LOCK: Final = nullcontext()
+
+
+def run_steps(steps: Steps, lock: AbstractContextManager[object] = NO_LOCK) -> None:
     """Run all steps, each under the lock, and wait for each without it."""
     with lock:
         wait = next(steps, None)

@@ -211,7 +211,7 @@ class Listed:
         folder = source.lookup(source.root, b"d")
         self.folder, self.above = folder.id, self.nodes.give(1, b"d", folder)
         self.entries = list(source.readdir(source.opendir(folder.id), 0))
-        self.numbers = self.nodes.give_many(self.above, self.entries, files=True)
+        self.numbers = self.nodes.give_many(self.above, self.entries, len(self.entries))
 
     def rename(self, old: bytes, new: bytes) -> None:
         self.source.rename(self.folder, old, self.folder, new)
@@ -230,8 +230,8 @@ def listed(tmp_path: Path) -> Iterator[Listed]:
 def test_what_the_kernel_was_given_is_forgotten_as_often(listed: Listed) -> None:
     nodes, entries, numbers = listed.nodes, listed.entries, listed.numbers
     assert numbers == [BY_ID | entry.attr.id for entry in entries]
-    nodes.give_many(listed.above, entries, files=True)
-    nodes.give_many(listed.above, entries[:30], files=True)
+    nodes.give_many(listed.above, entries, len(entries))
+    nodes.give_many(listed.above, entries[:30], 30)
     given = Counter(dict.fromkeys(numbers, 2)) + Counter(numbers[:30])
     for entry, number in zip(entries[20:40], numbers[20:40], strict=True):
         assert nodes.give(listed.above, entry.name, entry.attr) == number

@@ -13,12 +13,12 @@ from mounting import mounted, server_of
 
 from winkmount.kernel.device import (
     DRIVER,
+    FIRST_REST,
     IDLE_AFTER,
     LATENCY,
     MOST_AWAKE,
     MOST_REST,
-    REST,
-    TRIES,
+    WAITS_COUNTED,
     Awake,
     Spinning,
 )
@@ -58,27 +58,27 @@ def waits(spinning: Spinning, requests: int, *, in_vain: bool) -> int:
 
 def test_it_goes_on_asking_as_long_as_requests_come(awake: Awake) -> None:
     spinning = Spinning(1e-4, awake)
-    assert waits(spinning, 10 * TRIES, in_vain=False) == 10 * TRIES
+    assert waits(spinning, 10 * WAITS_COUNTED, in_vain=False) == 10 * WAITS_COUNTED
     before, until = time.perf_counter(), spinning.until()
     assert before + 1e-4 <= until <= time.perf_counter() + 1e-4
 
 
 def test_where_none_comes_it_rests_for_longer_each_time(awake: Awake) -> None:
     spinning = Spinning(1e-4, awake)
-    assert waits(spinning, TRIES, in_vain=True) == TRIES
-    rest = REST
+    assert waits(spinning, WAITS_COUNTED, in_vain=True) == WAITS_COUNTED
+    rest = FIRST_REST
     while rest < MOST_REST:
         assert waits(spinning, rest, in_vain=True) == 0
-        assert waits(spinning, TRIES, in_vain=True) == TRIES
+        assert waits(spinning, WAITS_COUNTED, in_vain=True) == WAITS_COUNTED
         rest *= 2
     many = 100 * MOST_REST
-    assert waits(spinning, many, in_vain=True) < many * 2 * TRIES / MOST_REST
+    assert waits(spinning, many, in_vain=True) < many * 2 * WAITS_COUNTED / MOST_REST
 
 
 def test_when_they_come_again_it_asks_again(awake: Awake) -> None:
     spinning = Spinning(1e-4, awake)
     waits(spinning, 100 * MOST_REST, in_vain=True)
-    waits(spinning, MOST_REST + TRIES, in_vain=False)
+    waits(spinning, MOST_REST + WAITS_COUNTED, in_vain=False)
     assert waits(spinning, 1000, in_vain=False) == 1000
 
 
@@ -92,12 +92,12 @@ few = pytest.mark.skipif((os.cpu_count() or 1) > MOST_AWAKE, reason="too many pr
 @few
 def test_processors_are_kept_awake_while_waits_pay(awake: Awake, latency: str) -> None:
     spinning = Spinning(1e-4, awake)
-    waits(spinning, TRIES, in_vain=False)
+    waits(spinning, WAITS_COUNTED, in_vain=False)
     assert not holds("self", latency)
     waits(spinning, 1, in_vain=False)
     assert holds("self", latency)
     assert Path(latency).read_bytes() == bytes(4)
-    waits(spinning, 2 * TRIES, in_vain=True)
+    waits(spinning, 2 * WAITS_COUNTED, in_vain=True)
     assert not holds("self", latency)
 
 
@@ -119,9 +119,9 @@ def test_a_mount_keeps_processors_awake_only_while_it_is_asked(base: str) -> Non
         pytest.skip("processors of another kind, or not ours")
     with mounted(base) as directory:
         server, held = server_of(directory), set[bool]()
-        for number in range(40 * TRIES):
+        for number in range(40 * WAITS_COUNTED):
             (directory / f"new-{number}").touch()
-            if number % TRIES == 0:
+            if number % WAITS_COUNTED == 0:
                 held.add(holds(server, LATENCY))
         time.sleep(IDLE_AFTER * 1e-3 + 0.2)
         assert not holds(server, LATENCY)

@@ -118,7 +118,7 @@ class ContainerSource(ContainerView, Changing):
         if name == SELF:
             self._need_directory(path)
         if len(path) > self._longest:
-            raise _too_long(path)
+            raise _refuse(errno.ENAMETOOLONG, path[:80])
         return path
 
     def _need_directory(self, path: bytes) -> None:
@@ -313,7 +313,7 @@ class ContainerSource(ContainerView, Changing):
             raise _refuse(errno.EISDIR, new)
         else:
             if len(new) > MAX_PATH:
-                raise _too_long(new)
+                raise _refuse(errno.ENAMETOOLONG, new[:80])
             if new_name == SELF and target is None:
                 self._need_directory(new)
             spool = self._spool_if_open(new, target)
@@ -346,7 +346,7 @@ class ContainerSource(ContainerView, Changing):
         cut = len(old)
         for name in (*stored, *waiting):
             if len(new + name[cut:]) > MAX_PATH:
-                raise _too_long(new + name[cut:])
+                raise _refuse(errno.ENAMETOOLONG, (new + name[cut:])[:80])
         listings = [each for each in self.listings if within(each.path, old)]
         for listing in listings:
             listing.fix()
@@ -688,11 +688,6 @@ def kept(ftype: FileType, mode: int) -> FileType:
 def can_have_entry(path: bytes) -> bool:
     """Return whether a directory with this path can have an entry: its name ends with no /."""
     return path not in (b"", b"@") and not path.endswith(b"/@")
-
-
-def _too_long(name: bytes) -> Refusal:
-    """Return the error for a name that the next mount would not show."""
-    return _refuse(errno.ENAMETOOLONG, name[:80])
 
 
 def _refuse(code: int, name: bytes) -> Refusal:

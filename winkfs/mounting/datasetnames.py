@@ -32,20 +32,20 @@ MERGED_SHARD_NAMES: Final = 1 << 6
 ADDED_NAMES: Final = 1 << 10  # names that are put into an order one by one, or a part of all names:
 ADDED_PART: Final = 64
 SMALL_ORDER: Final = 1 << 16  # names of an order that is always made anew
-SAMPLE: Final = 1 << 14  # names remembered for searches, at most
-STEP: Final = 1 << 12  # turns that are counted together, at least, or for each shard:
-STEPS: Final = 16
-SHEET: Final = 1 << 10  # rows that are read together, at least, or for each shard:
-SHEETS: Final = 16
+SAMPLED_NAMES: Final = 1 << 14  # names remembered for searches, at most
+TURNS_COUNTED: Final = 1 << 12  # turns that are counted together, at least, or for each shard:
+TURNS_COUNTED_A_SHARD: Final = 16
+ROWS_READ: Final = 1 << 10  # rows that are read together, at least, or for each shard:
+ROWS_READ_A_SHARD: Final = 16
 NEAR_ROWS: Final = 64  # rows from one that was asked for to the next that are close together
-WORTH: Final = 4  # times the shards: rows that may be read for one that is asked for, about
+ROWS_FOR_ONE: Final = 4  # times the shards: rows that may be read for one that is asked for, about
 KEPT_ROWS: Final = 1 << 14  # rows kept that were read together, or two sheets
 KEPT_NAMES: Final = 1 << 12  # single names kept
 KEPT_BLOCKS: Final = 256  # blocks kept of which single names are read: 40 KiB each
 
 POWERS: Final = [pow(0x9E3779B97F4A7C15, n, 1 << 64) for n in range(1, (1 << 13) + 1)]
 """Odd numbers, one for each word of a name: see `_mark`."""
-Numbers = npt.NDArray[np.unsignedinteger]
+ShardNumbers = npt.NDArray[np.unsignedinteger]
 """Numbers of shards, uint8 or uint16[n]."""
 
 
@@ -75,16 +75,16 @@ class Chain:
             yield shard, rank, np.arange(at - start, end - start)
             at = end
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> ShardNumbers:
         return np.repeat(np.arange(len(self._counts), dtype=_width(self._counts)), self._counts)
 
 
 class Turns:
     """Shards in any order, like `Chain`. Memory: 1 byte a name, 2 from 257 shards on."""
 
-    def __init__(self, numbers: Numbers, shards: int) -> None:
+    def __init__(self, numbers: ShardNumbers, shards: int) -> None:
         self._numbers, self._shards = numbers, shards
-        self._step = max(STEP, STEPS * shards)
+        self._step = max(TURNS_COUNTED, TURNS_COUNTED_A_SHARD * shards)
         counts = [self._count(at, at + self._step) for at in range(0, len(numbers), self._step)]
         self._before = np.cumsum([np.zeros(shards, np.int64), *counts], axis=0)
 
@@ -107,7 +107,7 @@ class Turns:
             if low < high:
                 yield shard, int(ranks[shard]), order[low:high]
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> ShardNumbers:
         return self._numbers
 
 
@@ -124,7 +124,7 @@ class MergedOrder:
     count    names
     clashes  files, not directories, with whose name and a / another begins
     cost     memory: 3 bytes a name, 4 from 257 shards on; none where shards are one behind the
-             other; SAMPLE names; KEPT_ROWS and KEPT_BLOCKS that were read
+             other; SAMPLED_NAMES names; KEPT_ROWS and KEPT_BLOCKS that were read
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class MergedOrder:
         self._owner = owner
         self.count = sum(shard.count for shard in shards)
         self.clashes = 0
-        self._step = max(SHEET, SHEETS * len(shards))
+        self._step = max(ROWS_READ, ROWS_READ_A_SHARD * len(shards))
         # by index // step, the last one read behind the others
         self._sheets: dict[int, FileTable] = {}
         self._sheet: tuple[int, list[bytes]] = 0, []  # the last one that was used: first, names
@@ -195,7 +195,7 @@ class MergedOrder:
         total = sum(shard.count for shard in shards)
         numbers = np.empty(total, _width(shards))
         marks, finder = np.empty(total, np.uint16), ClashFinder()
-        each, names, at = total // SAMPLE + 1, list[bytes](), 0
+        each, names, at = total // SAMPLED_NAMES + 1, list[bytes](), 0
         for part in _parts(shards):
             stop = at + len(part.names)
             numbers[at:stop] = part.shards
@@ -231,10 +231,11 @@ class MergedOrder:
 
     def _kept(self, shards: Sequence[Seen]) -> MergedOrder | None:
         """Return the part of this order that these shards still have; None if they have more."""
-        numbers, there = self._order.numbers(), {id(s.catalog): i for i, s in enumerate(shards)}
+        numbers = self._order.numbers()
+        known = {id(shard.catalog): i for i, shard in enumerate(shards)}
         now, kept = np.full(len(self.shards), -1), np.ones(len(numbers), bool)
         for i, shard in enumerate(self.shards):
-            now[i] = there.get(id(shard.catalog), -1)
+            now[i] = known.get(id(shard.catalog), -1)
             if now[i] < 0:
                 continue
             hidden = shards[now[i]].hidden
@@ -248,9 +249,9 @@ class MergedOrder:
         names, at = self._sample
         sample = Sample(names, np.concatenate([[0], np.cumsum(kept)])[at])
         marks = None if self._marks is None else self._marks[kept]
-        left = now[numbers[kept]].astype(_width(shards))
-        made = MergedOrder(shards, Turns(left, len(shards)), sample, self._owner, marks)
-        made.count = len(left)
+        numbers_kept = now[numbers[kept]].astype(_width(shards))
+        made = MergedOrder(shards, Turns(numbers_kept, len(shards)), sample, self._owner, marks)
+        made.count = len(numbers_kept)
         return made
 
     def _with(self, added: Sequence[tuple[bytes, int]]) -> MergedOrder:
@@ -382,7 +383,7 @@ class MergedOrder:
     def near(self, start: int, stop: int, many: int) -> bool:
         """Note which rows are asked for -> whether they are kept with those around them: if they
         are so many, or many were asked for that lie close together."""
-        number, few = start // self._step, WORTH * len(self.shards)
+        number, few = start // self._step, ROWS_FOR_ONE * len(self.shards)
         close = abs(start - self._asked) <= NEAR_ROWS
         self._many = min(self._many if close else 0, few) + stop - start
         self._asked = stop

@@ -16,7 +16,7 @@ OWN_IDS: Final = 1 << 62  # ids from here on are made here, for what has no file
 RECENT: Final = 1 << 15  # ids remembered at least, beside those that are held
 POSITION: Final = 44  # bits of a file id of a data set: position of the inode; above: the shard
 SHARDS: Final = 1 << 18  # that a mount may meet, so that ids stay below OWN_IDS
-LOW: Final = (1 << 61) - 1
+HASH_MASK: Final = (1 << 61) - 1
 
 
 def directory_id(path: bytes, seed: int) -> int:
@@ -24,13 +24,13 @@ def directory_id(path: bytes, seed: int) -> int:
 
     seed    to make paths with equal ids one has to know it
     """
-    return OWN_IDS | (xxh3_64_intdigest(path, seed) & LOW)
+    return OWN_IDS | (xxh3_64_intdigest(path, seed) & HASH_MASK)
 
 
 def other_id(path: bytes, seed: int) -> int:
     """Return the id of a file whose file id another one has, or that is not in the container
     yet."""
-    return OWN_IDS | 1 << 61 | (xxh3_64_intdigest(path, seed) & LOW)
+    return OWN_IDS | 1 << 61 | (xxh3_64_intdigest(path, seed) & HASH_MASK)
 
 
 class Places:
@@ -96,9 +96,9 @@ class Places:
         if known is None or known == path:
             return self._apart.get(path, id) if self._apart else id
         if path not in self._apart:
-            rest = id & ~LOW
+            rest = id & ~HASH_MASK
             hashes = (xxh3_64_intdigest(b"%d\0" % n + path, self.seed) for n in itertools.count())
-            ids = (rest | value & LOW for value in hashes)
+            ids = (rest | value & HASH_MASK for value in hashes)
             self._apart[path] = next(other for other in ids if self._known(other) is None)
         return self._apart[path]
 

@@ -40,8 +40,8 @@ from winkmount.source import UNREADABLE, Attr, DirEntry, Page
 
 LATE_OFFSET: Final = 1 << 61
 LAST_OFFSET: Final = 3 << 60
-FIRST_BATCH: Final = 64  # names of the first batch
-BATCH: Final = 1024
+FIRST_AT_ONCE: Final = 64  # names of the first batch
+MOST_AT_ONCE: Final = 1024
 LOGGED_NAMES: Final = 20  # names that cannot be shown and are in the log
 FEW_ROWS: Final = 64  # rows that are cheaper one by one than as columns
 FILETYPE_DIR: Final = int(FileType.DIR)
@@ -285,7 +285,7 @@ class Listing:
 
     def _ordered(self, offset: int) -> Generator[DirEntry, None, int]:
         """Yield entries that the order has -> an offset behind them."""
-        order, tree, step = self._overlay.order, self._view.tree, FIRST_BATCH
+        order, tree, step = self._overlay.order, self._view.tree, FIRST_AT_ONCE
         low, high = self._overlay.range(self.path)
         behind = max(offset, low)
         for start, rows, k, stop, below in walk(order, low, high, offset, self._name):
@@ -295,7 +295,7 @@ class Listing:
                     found, k = self._child(below, rows.names, k, start + stop), stop
                 else:
                     part, at = rows.part(k, min(k + step, stop)), start + k
-                    found, k, step = self._run(part, at), k + len(part), min(2 * step, BATCH)
+                    found, k, step = self._run(part, at), k + len(part), min(2 * step, MOST_AT_ONCE)
                 behind = start + k
                 for entry in found:
                     if tree.version == version:

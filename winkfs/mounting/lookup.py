@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from winkfs.container.store import Store
 
 PAGE: Final = 4096
-PAGES: Final = 8192  # that may come before they go
+MOST_PAGES: Final = 8192  # that may come before they go
 NAME_BYTES: Final = 256  # bytes of a name, mostly
 ENTRY_BYTES: Final = 32  # bytes of an entry beside its value, mostly: 11, and "<file id>/D0"
 KEPT_INODES: Final = 64  # inodes of several extents kept
@@ -43,7 +43,7 @@ class CacheBudget:
     """Keeps what a mount reads of its containers from filling the page cache.
 
     The kernel keeps what was read as pages of the mount. So pages of the containers are dropped
-    when PAGES of all of them have come, except those that were there when the mount began.
+    when MOST_PAGES of all of them have come, except those that were there when the mount began.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class CacheBudget:
     def touches(self, storage: Storage, pages: int) -> None:
         self._storages.add(storage)
         self._pages += pages
-        if self._pages > PAGES:
+        if self._pages > MOST_PAGES:
             self.drop()
 
     def drop(self) -> None:

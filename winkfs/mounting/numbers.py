@@ -19,7 +19,7 @@ from winkformats.arrays import Int64
 from winkfs.container.table import POINTER, POS, FileTable
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.listing import (
-    BATCH,
+    MOST_AT_ONCE,
     Listing,
     View,
     all_fit,
@@ -48,8 +48,8 @@ OTHER: Final = 1 << 61  # of a directory that the order does not have
 TOP: Final = 1  # of the top directory
 NOTHING: Final = Page([], np.empty(0, np.int64), np.empty((0, len(Attr._fields)), np.int64), [])
 RUN_ENTRIES: Final = 64  # entries that are listed as a part of a block
-SHEETS: Final = 8  # blocks remembered as they are listed
-PAGES: Final = 16  # parts of directories that are
+KEPT_SHEETS: Final = 8  # blocks remembered as they are listed
+KEPT_PARTS: Final = 16  # parts of directories that are
 
 
 class Numbered(View, Protocol):
@@ -155,7 +155,7 @@ class Numbers:
     directory is the index of the first name below it in the order. Other directories, of names that
     came since the order was made, are remembered: they are few.
 
-    cost    memory: SHEETS blocks, PAGES parts of directories
+    cost    memory: KEPT_SHEETS blocks, KEPT_PARTS parts of directories
     """
 
     def __init__(self, view: Numbered) -> None:
@@ -323,7 +323,7 @@ class Numbers:
             part = self._ordered(path, offset) if self._is_complete(path) else None
             if part is None:
                 part = self._streamed(path, offset)
-            if len(self._parts) >= PAGES:
+            if len(self._parts) >= KEPT_PARTS:
                 del self._parts[next(iter(self._parts))]
             self._parts[node] = part
         return part.page, bisect.bisect(part.page.offsets, offset), len(part.page.names)
@@ -361,7 +361,7 @@ class Numbers:
             sheet = self._sheets.get(start)
             if sheet is None:
                 sheet = Sheet(self, start, rows)
-                if len(self._sheets) >= SHEETS:
+                if len(self._sheets) >= KEPT_SHEETS:
                     del self._sheets[next(iter(self._sheets))]
                 self._sheets[start] = sheet
             self._sheet = sheet
@@ -375,7 +375,7 @@ class Numbers:
         attrs, offsets = list[Sequence[int]](), list[int]()
         at = max(offset - base, 0)
         for start, rows, k, stop, below in walk(self._order, low, high, at, prefix):
-            rest = BATCH - len(names)
+            rest = MOST_AT_ONCE - len(names)
             if not rest:
                 break
             if below is None:
@@ -408,9 +408,9 @@ class Numbers:
         at, behind = self._streams.pop(path, (-1, iter(())))
         if at != offset:
             behind = Listing(self._view, path).entries(max(offset - self._base, 0))
-        entries = list(itertools.islice(behind, BATCH))
+        entries = list(itertools.islice(behind, MOST_AT_ONCE))
         if entries:
-            if len(self._streams) >= PAGES:
+            if len(self._streams) >= KEPT_PARTS:
                 del self._streams[next(iter(self._streams))]
             self._streams[path] = entries[-1].offset + self._base, behind
         prefix = path + b"/" if path else b""
@@ -424,7 +424,7 @@ class Numbers:
             attrs,
             [entry.offset + self._base for entry in entries],
         )
-        return DirectoryPart(offset, page, len(entries) < BATCH)
+        return DirectoryPart(offset, page, len(entries) < MOST_AT_ONCE)
 
     def _listed(self, path: bytes, entry: DirEntry) -> int:
         """Return the number of an entry of a listing; from the order, if that has not changed."""

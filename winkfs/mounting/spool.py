@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Final
 
 IN_MEMORY: Final = 1 << 20  # bytes from which a spool is a temporary file
-COPY: Final = 1 << 20  # bytes read at a time from what a spool lies over
+COPIED_AT_ONCE: Final = 1 << 20  # bytes read at a time from what a spool lies over
 
 
 class Spool:
@@ -67,8 +67,8 @@ class Spool:
             return
         copy = Spool(self._directory, self.mode, self.uid, self.gid)
         try:
-            for offset in range(0, size, COPY):
-                data = self._below(offset, min(COPY, size - offset))
+            for offset in range(0, size, COPIED_AT_ONCE):
+                data = self._below(offset, min(COPIED_AT_ONCE, size - offset))
                 if data.count(0) < len(data):
                     self._need_room(len(data))
                     copy.write(offset, data)

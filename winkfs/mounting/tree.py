@@ -22,7 +22,7 @@ from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 from winkfs.names import AT, OWN, SELF, bad_prefix, name_below, part_shown, shown, within
 
-BATCH: Final = 1024  # names read at a time, most
+NAMES_AT_ONCE: Final = 1024  # names read at a time, most
 RANGES: Final = 4096  # ranges of directories remembered
 REMEMBERED: Final = 1024  # FTYPEs of directories above names that changed
 NEAR_NAMES: Final = 512  # names below a directory up to which its implied children are remembered
@@ -139,8 +139,8 @@ class Overlay:
     def remaining(self, directory: bytes) -> Iterator[bytes]:
         """Yield the paths of entries below a directory that the order has and that still exist."""
         low, high = self.range(directory)
-        for at in range(low, high, BATCH):
-            for name in self.order.names(at, min(at + BATCH, high)):
+        for at in range(low, high, NAMES_AT_ONCE):
+            for name in self.order.names(at, min(at + NAMES_AT_ONCE, high)):
                 if not self.is_gone(name):
                     yield shown(name)
 
@@ -200,7 +200,7 @@ class Overlay:
                     at = order.lower_bound(fault[:-1] + b"0", at + 1)
                     break
                 at += 1
-            step = min(2 * step, BATCH)
+            step = min(2 * step, NAMES_AT_ONCE)
         return None
 
 
@@ -323,14 +323,14 @@ class NameTree:
         self._number += 1
         changed.added[short] = self._number
 
-    def _set(self, directory: bytes, short: bytes, there: bool) -> None:
+    def _set(self, directory: bytes, short: bytes, exists: bool) -> None:
         """Note whether an entry of the order exists, now that it has changed."""
         states = self.overlay.dirs[directory].states
-        before, states[short] = states.get(short, True), there
-        if before == there:
+        before, states[short] = states.get(short, True), exists
+        if before == exists:
             return
         while True:
-            self.overlay.dirs[directory].gone += -1 if there else 1
+            self.overlay.dirs[directory].gone += -1 if exists else 1
             if not directory:
                 return
             directory = directory.rpartition(b"/")[0]
@@ -401,16 +401,16 @@ class NameTree:
             path = shown(name)
             at = self._place(name)
             above, _, short = path.rpartition(b"/")
-            changed, there = self.overlay.dirs[above], self._entry(path) != 0
+            changed, exists = self.overlay.dirs[above], self._entry(path) != 0
             self.weight += 1
             if at >= 0:
-                self._set(above, short, there)
+                self._set(above, short, exists)
                 self._notice_clash(path, at)
-            elif there:
+            elif exists:
                 self._came(path, changed, shows=bad_prefix(name) is None)
             else:
                 changed.forget(short)
-            if not there:
+            if not exists:
                 self._forget(above)
 
     def _notice_clash(self, path: bytes, at: int) -> None:
@@ -444,12 +444,12 @@ class NameTree:
             self.clashes = self._entry(above) not in (0, FileType.DIR)
             above = above.rpartition(b"/")[0]
 
-    def recheck(self, there: Callable[[bytes], bool]) -> None:
-        """Note anew which of the changed entries exist. `there`: whether a path does."""
+    def recheck(self, exists: Callable[[bytes], bool]) -> None:
+        """Note anew which of the changed entries exist. `exists`: whether a path does."""
         self.version += 1
         for path in list(self.overlay.paths()):
             above, _, short = path.rpartition(b"/")
-            changed, found = self.overlay.dirs[above], there(path)
+            changed, found = self.overlay.dirs[above], exists(path)
             if short in changed.states:
                 self._set(above, short, found)
             elif not found:

@@ -32,8 +32,8 @@ _NAMES: Final = ("fsname", "subtype")
 _FLAGS: Final = {"ro": 1, "noexec": 8, "sync": 16}  # MS_ of linux/mount.h
 _ALWAYS: Final = 2 | 4  # MS_NOSUID, MS_NODEV
 _KERNEL: Final = ("allow_other", "default_permissions")
-TRIES: Final = 32  # waits between two looks at how many were in vain
-REST: Final = 16  # requests without a wait after the first look that finds too many
+WAITS_COUNTED: Final = 32  # waits between two looks at how many were in vain
+FIRST_REST: Final = 16  # requests without a wait after the first look that finds too many
 MOST_REST: Final = 512  # after many such looks
 LATENCY: Final = "/dev/cpu_dma_latency"
 DRIVER: Final = Path("/sys/devices/system/cpu/cpuidle/current_driver")
@@ -179,12 +179,12 @@ class Spinning:
     def __init__(self, seconds: float, awake: Awake) -> None:
         self._seconds, self._awake = seconds, awake
         self._waits = self._vain = 0  # since the last look
-        self._left, self._rest = 0, REST  # requests without a wait: still, and the next time
+        self._left, self._rest = 0, FIRST_REST  # requests without a wait: still, and the next time
 
     def until(self) -> float:
         """Return until when to ask, by `time.perf_counter`, now that a request is answered; 0.0:
         not at all."""
-        if self._waits == TRIES:
+        if self._waits == WAITS_COUNTED:
             self._look()
         if self._left:
             self._left -= 1
@@ -203,7 +203,7 @@ class Spinning:
             self._left, self._rest = self._rest, min(2 * self._rest, MOST_REST)
             self._awake.end()
         else:
-            self._rest = REST
+            self._rest = FIRST_REST
             self._awake.begin()
         self._waits = self._vain = 0
 

@@ -162,8 +162,7 @@ class OpenDirectories(Directories):
     def _numbers(self, node: int, entries: list[DirEntry]) -> list[int]:
         """Return the numbers of the entries that the kernel gets, 0: none."""
         files = self._giving.gives(node, len(entries))
-        numbers = self._nodes.give_many(node, entries[:files], files=True)
-        numbers += self._nodes.give_many(node, entries[files:], files=False)
+        numbers = self._nodes.give_many(node, entries, files)
         self._giving.gave(len(numbers) - numbers.count(0))
         return numbers
 

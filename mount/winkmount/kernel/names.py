@@ -268,7 +268,7 @@ class Names:
 
     # extended attributes, and what a mount reports of itself in them
 
-    def _settled(self, node: int) -> int:
+    def _id_passed_on(self, node: int) -> int:
         """Pass on what waits in a file -> its id."""
         id = self._nodes.id(node)
         self._served.opened.settle(id)
@@ -280,7 +280,7 @@ class Names:
         if name.startswith(self._facts):
             value = self._fact(node, name.removeprefix(self._facts).decode("latin-1"))
         elif name.startswith(SPACES):
-            value = self._source.xattrs(self._settled(node)).get(name)
+            value = self._source.xattrs(self._id_passed_on(node)).get(name)
         elif name.startswith(b"system.") or name == LABEL:
             raise refuse(errno.EOPNOTSUPP)  # also ACLs: nothing would enforce them
         if value is None:
@@ -293,7 +293,7 @@ class Names:
             return b"%d" % os.getpid()
         if node == p.TOP and name == "status":
             return json.dumps(self._served.status()).encode()
-        value = self._source.facts(self._settled(node)).get(name)
+        value = self._source.facts(self._id_passed_on(node)).get(name)
         return None if value is None else value.encode()
 
     def _listxattr(self, node: int, body: memoryview) -> bytes:
@@ -305,7 +305,7 @@ class Names:
         name, _, rest = bytes(body[p.SETXATTR_IN.size :]).partition(b"\0")
         if not known_space(name).startswith(SPACES) or name.startswith(self._facts):
             raise refuse(errno.EOPNOTSUPP)
-        id = self._settled(node)
+        id = self._id_passed_on(node)
         xattrs = self._source.xattrs(id)
         if flags & CREATE and name in xattrs:
             raise refuse(errno.EEXIST)
@@ -317,7 +317,7 @@ class Names:
         return b""
 
     def _removexattr(self, node: int, body: memoryview) -> bytes:
-        name, id = known_space(bytes(body[:-1])), self._settled(node)
+        name, id = known_space(bytes(body[:-1])), self._id_passed_on(node)
         xattrs = dict(self._source.xattrs(id))
         if xattrs.pop(name, None) is None:
             raise refuse(errno.ENODATA)

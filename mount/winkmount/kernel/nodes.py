@@ -30,15 +30,20 @@ class Node:
 class Run:
     """Files of the directory `above` that were listed together.
 
-    numbers int64[n], in the order of `names`, which `/` separates
-    times   how often each was given to the kernel; where that differs, `NodeTable` has it
-    left    how many the kernel knows by this listing alone
+    numbers      int64[n], in the order of `names`, which `/` separates
+    times        how often each was given to the kernel; where that differs, `NodeTable` has it
+    listed_only  how many the kernel knows by this listing alone
     """
 
-    __slots__ = ("above", "left", "names", "numbers", "times")
+    __slots__ = ("above", "listed_only", "names", "numbers", "times")
 
     def __init__(self, above: int, names: list[bytes], numbers: list[int]) -> None:
-        self.above, self.names, self.times, self.left = above, b"/".join(names), 1, len(names)
+        self.above, self.names, self.times, self.listed_only = (
+            above,
+            b"/".join(names),
+            1,
+            len(names),
+        )
         self.numbers = np.array(numbers, np.int64)
 
     def name(self, number: int) -> bytes:
@@ -160,7 +165,7 @@ class NodeTable:
             self._names[above, name] = number
         run = self.listed.pop(number, None)
         if run is not None:
-            run.left -= 1
+            run.listed_only -= 1
             node.count = run.times + self._more.pop(number, 0)
         return node
 
@@ -182,24 +187,21 @@ class NodeTable:
         node.count += 1
         return number
 
-    def give_many(self, above: int, entries: list[DirEntry], *, files: bool) -> list[int]:
+    def give_many(self, above: int, entries: list[DirEntry], files: int) -> list[int]:
         """Return the numbers of what is listed, which the kernel gets once more; 0: it gets none.
 
-        files   whether it gets those of files, too
+        files   how many of the first entries get one if they are files
         """
         numbers, names, listed = list[int](), list[bytes](), list[int]()
-        for name, attr, offset in entries:
+        for i, (name, attr, offset) in enumerate(entries):
             number = 0
-            if offset <= 0 or attr.size == UNREADABLE:
-                pass
-            elif attr.is_dir:
-                number = self.give(above, name, attr)
-            elif files and attr.id < self.lasting:
-                number = BY_ID | attr.id
-                names.append(name)
-                listed.append(number)
-            elif files:
-                number = self.give(above, name, attr)
+            if offset > 0 and attr.size != UNREADABLE and (i < files or attr.is_dir):
+                if attr.id >= self.lasting or attr.is_dir:
+                    number = self.give(above, name, attr)
+                else:
+                    number = BY_ID | attr.id
+                    names.append(name)
+                    listed.append(number)
             numbers.append(number)
         if listed:
             self.give_listed(above, names, listed)
@@ -209,7 +211,7 @@ class NodeTable:
         """Note that the kernel gets the numbers of files whose ids last once more."""
         known, listed = self.known, self.listed
         run = listed.get(numbers[0])
-        if run is not None and run.left == len(numbers) and run.numbers.tolist() == numbers:
+        if run is not None and run.listed_only == len(numbers) and run.numbers.tolist() == numbers:
             run.times += 1
             return
         if not (known.keys().isdisjoint(numbers) and listed.keys().isdisjoint(numbers)):
@@ -248,7 +250,7 @@ class NodeTable:
             self._more[number] = more
         else:
             del self.listed[number]
-            run.left -= 1
+            run.listed_only -= 1
 
     def shrink(self) -> None:
         """Give back the tables of what is forgotten: a dict never gets smaller."""
