@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
@@ -40,9 +41,9 @@ class PathSource(Source):
         self.times: TimeDirectory | None = None
         self.listings = set[Listing]()  # that are open
 
+    @abstractmethod
     def attr(self, path: bytes) -> Attr | None:
         """Return the attributes of what is shown under a path, whose id is known from now on."""
-        raise NotImplementedError
 
     def lookup(self, parent: int, name: bytes) -> Attr:
         attr = self.attr(self.places.child(parent, name))

@@ -321,8 +321,7 @@ class ShardFiles:
 
     def found(self, pos: int) -> Found:
         """Return what an inode has. Raises CorruptError; EIO if the data file is lost."""
-        self._need()
-        return self._lookup.at(pos)
+        return self._readable().at(pos)
 
     def xattrs(self, pos: int) -> Mapping[bytes, bytes]:
         """Extended attributes. Raises as `found`."""
@@ -334,21 +333,18 @@ class ShardFiles:
 
     def extents(self, pos: int) -> Sequence[Extent]:
         """Return where the content lies. Raises as `found`."""
-        self._need()
-        return self._lookup.inode(pos).extents
+        return self._readable().inode(pos).extents
 
     # contents
 
     def read(self, row: Row, offset: int, size: int) -> bytes:
         """Read up to `size` bytes of a file from `offset`. Raises CorruptError; OSError (EIO)."""
-        self._need()
-        return self._lookup.read(position(row), row[SIZE], offset, size, row[POINTER])
+        return self._readable().read(position(row), row[SIZE], offset, size, row[POINTER])
 
     def contents(self, rows: Int64) -> list[memoryview | None]:
         """Return the contents of the files of these rows, see `Lookup.contents`."""
-        self._need()
         positions = rows[:, POS] & (1 << POSITION) - 1
-        return self._lookup.contents(positions, rows[:, POINTER], rows[:, SIZE])
+        return self._readable().contents(positions, rows[:, POINTER], rows[:, SIZE])
 
     def present(self, pos: int, size: int) -> bool:
         """See `Lookup.present`."""
@@ -359,9 +355,11 @@ class ShardFiles:
         if self.error is None:
             self._lookup.bring(pos, size)
 
-    def _need(self) -> None:
+    def _readable(self) -> Lookup:
+        """Return what reads the data file. Raises EIO if it is lost."""
         if self.error is not None:
             raise refuse(errno.EIO)
+        return self._lookup
 
 
 def position(row: Row) -> int:

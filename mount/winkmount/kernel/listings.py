@@ -119,7 +119,9 @@ class OpenDirectories(Directories):
         fh, offset, room = p.READ_IN.unpack_from(body)
         listing, version = self._open[fh], self._served.version
         waiting = self._served.opened.waiting  # files are longer than the Source knows
-        page = None if waiting else listing.page(offset, version)
+        page = None
+        if not waiting and offset > DOTS:
+            page = self._source.page(listing.handle, offset - DOTS, version)
         if page is not None:
             if page.packed is None:
                 page.nodes |= BY_ID
@@ -204,6 +206,7 @@ class Listing:
     Offset 1 is behind `.`, 2 behind `..`, and o + 2 behind the entry to which the Source gave o. It
     costs one iterator, however many names it has.
 
+    handle   of the Source
     waiting  entries that were read, and for which there was no room
     """
 
@@ -213,7 +216,7 @@ class Listing:
         here = Attr(directory, stat.S_IFDIR | 0o755, 0, 0, 0, 0)
         above = here._replace(id=parent)
         self._dots = [DirEntry(b".", here, 1 - DOTS), DirEntry(b"..", above, 2 - DOTS)]
-        self._handle = source.opendir(directory)
+        self.handle = source.opendir(directory)
         self._entries: Iterator[DirEntry] = iter(())
         self.waiting: list[DirEntry] = []
         self._at = self._version = -1  # the offset at which `waiting` goes on, and as of when
@@ -225,7 +228,7 @@ class Listing:
         head     bytes of an entry before its name
         """
         if (offset, version) != (self._at, self._version):
-            behind = self._source.readdir(self._handle, max(offset - DOTS, 0))
+            behind = self._source.readdir(self.handle, max(offset - DOTS, 0))
             self.waiting, self._entries = [], itertools.chain(self._dots[offset:], behind)
         self._at = -1  # after an error the next request begins anew
         if not self.waiting:
@@ -236,12 +239,6 @@ class Listing:
         self._at, self._version = taken[-1].offset + DOTS if taken else offset, version
         return taken
 
-    def page(self, offset: int, version: int) -> Page | None:
-        """See `Source.page`, by the offsets here; not of the start."""
-        if offset <= DOTS:
-            return None
-        return self._source.page(self._handle, offset - DOTS, version)
-
     def close(self) -> None:
         self._entries = iter(())
-        self._source.releasedir(self._handle)
+        self._source.releasedir(self.handle)

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import time
+from contextlib import suppress
 from typing import Final
 
 from winkmount.kernel import protocol as p
@@ -249,19 +250,14 @@ class Names:
             raise refuse(errno.EINVAL)  # no exchange, no whiteout
         old, new = two_names(names)
         above, new_above = self._nodes.id(node), self._nodes.id(into)
-        if flags & RENAME_NOREPLACE and self._exists(new_above, new):
-            raise refuse(errno.EEXIST)
+        if flags & RENAME_NOREPLACE:
+            with suppress(FileNotFoundError):
+                self._source.lookup(new_above, new)
+                raise refuse(errno.EEXIST)
         self._source.rename(above, old, new_above, new)
         self._table.moved(node, old, into, new)
         self._groups.clear()
         return b""
-
-    def _exists(self, parent: int, name: bytes) -> bool:
-        try:
-            self._source.lookup(parent, name)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _link(self, node: int, body: memoryview) -> bytes:
         raise refuse(errno.EPERM)  # one file, one name
