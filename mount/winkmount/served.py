@@ -138,24 +138,18 @@ class Served:
             self.changed.clear()
         try:
             with self._one_sync:
-                self._sync(id)
+                with self.mutex:
+                    if id is None:
+                        self.opened.pass_on()
+                    if self.source.failed:
+                        raise OSError(errno.EIO, self.source.failed)
+                run_steps(self.changing.syncing(id), self.mutex)
         except BaseException as error:
-            self._note_failure(error)
+            what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            if what != self.failed:  # once, not each time that it is tried again
+                self.failed = what
+                log.error("what was written is not on the disk: %s", what)
             if id is None:
                 self.changed.set()
             raise
         self.failed = ""
-
-    def _sync(self, id: int | None) -> None:
-        with self.mutex:
-            if id is None:
-                self.opened.pass_on()
-            if self.source.failed:
-                raise OSError(errno.EIO, self.source.failed)
-        run_steps(self.changing.syncing(id), self.mutex)
-
-    def _note_failure(self, error: BaseException) -> None:
-        what = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        if what != self.failed:  # once, not each time that it is tried again
-            self.failed = what
-            log.error("what was written is not on the disk: %s", what)

@@ -137,28 +137,23 @@ def serve(request: Request, on_start: Callable[[], None] | None = None) -> None:
     with handled(signal.SIG_DFL):  # libfuse takes over those without a handler
         try:
             beside.start()
-            _answer(binding, served, point, _fuse_options(request, source), options)
+            fuse = _fuse_options(request, source)
+            if binding == KERNEL:
+                from winkmount.kernel import server
+
+                nodes = source.numbered() if caching.fixed else None
+                pace = Pace(options.spin * 1e-6, options.timeout)
+                server.serve(served, nodes, point, fuse, pace)
+            else:
+                from winkmount import fusepy
+
+                fusepy.serve(served, point, fuse)
         finally:
             # a second SIGTERM must not cut the last sync short
             with handled(signal.SIG_IGN), ending():
                 stop.set()
                 beside.join()
                 served.close()
-
-
-def _answer(
-    binding: str, served: Served, point: str, fuse: dict[str, str | bool], options: Options
-) -> None:
-    """Mount, and answer the kernel until the mount is gone. Raises MountError."""
-    if binding == KERNEL:
-        from winkmount.kernel import server
-
-        nodes = served.source.numbered() if served.caching.fixed else None
-        server.serve(served, nodes, point, fuse, Pace(options.spin * 1e-6, options.timeout))
-        return
-    from winkmount import fusepy
-
-    fusepy.serve(served, point, fuse)
 
 
 def _warn_of_the_hidden(point: str) -> None:

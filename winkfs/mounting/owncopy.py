@@ -29,20 +29,16 @@ class OwnCopies(dict[int, int]):
         """Check a write before it is done. Raises Refusal EFBIG for what the data file got since
         the copy began."""
         storage = store.kv.storage
-        if offset == 0 and self._begins(store, data):
+        contid = store.settings.contid
+        ours = not contid or PAIR.pack(b"CONTID  ", contid) in data[:SECTOR]
+        if offset == 0 and data.startswith(MAGIC) and ours:
             self[id] = storage.size()
         start = max(offset, self.get(id, offset + len(data)))
-        ours = memoryview(data)[start - offset :] if start < offset + len(data) else b""
-        if _shared(bytes(ours), storage.read(start, len(ours)) if ours else b""):
+        rest = memoryview(data)[start - offset :] if start < offset + len(data) else b""
+        if _shared(bytes(rest), storage.read(start, len(rest)) if rest else b""):
             what = "the container's own data file, which grows by this copy: it ends at"
             log.warning("%s: %s %d bytes", to_str(path), what, self[id])
             raise Refusal(os.strerror(errno.EFBIG), to_str(path), number=errno.EFBIG)
-
-    @staticmethod
-    def _begins(store: Store, data: bytes) -> bool:
-        contid = store.settings.contid
-        mine = not contid or PAIR.pack(b"CONTID  ", contid) in data[:SECTOR]
-        return data[: len(MAGIC)] == MAGIC and mine
 
 
 def _shared(one: bytes, other: bytes) -> bool:

@@ -349,13 +349,11 @@ class NameTree:
             self.weight += 1
             if not exists and not changed.knows(short):
                 low, high = self.overlay.range(directory)
-                if low == high and not (self._entry(directory) or self._has_place(directory)):
+                if low == high and not (
+                    self._entry(directory) or self._place(name_below(directory)) >= 0
+                ):
                     self._append(changed, short)
             directory = above
-
-    def _has_place(self, path: bytes) -> bool:
-        """Return whether the order has an entry of the name with this path."""
-        return self._place(name_below(path)) >= 0
 
     def _place(self, name: bytes) -> int:
         """Return where the order has an entry of this name, -1: nowhere."""
@@ -466,7 +464,8 @@ class NameTree:
         self.weight, self.clashes = 0, self.clashes or order.clashes != 0
 
         def known(path: bytes) -> int:
-            found = ftypes.get(name_below(path), -1 if self._has_place(path) else 0)
+            name = name_below(path)
+            found = ftypes.get(name, -1 if self._place(name) >= 0 else 0)
             return ask(path) if found < 0 else found
 
         self._entry = lru_cache(REMEMBERED)(known)

@@ -253,13 +253,9 @@ class ContainerNames:
         if not isinstance(error, DerivedDamage):
             return False
         log.warning("%s: made again, in memory", error)
-        if error.file == self.order.storage.name:
-            self._new_order_in_memory()
-        else:
+        if error.file != self.order.storage.name:
             self.store.distrust_index(error)
-        return True
-
-    def _new_order_in_memory(self) -> None:
+            return True
         if self.writable:
             self.changes.settle()
         self.store.catalog.drop()
@@ -268,6 +264,7 @@ class ContainerNames:
             overlay.order = new  # listings go on where they are
         else:
             self._renew_tree(new)
+        return True
 
 
 def _longest(order: Catalog, least: int) -> int:
@@ -288,7 +285,7 @@ class ContainerView(PathSource):
         container = names.container
         folder = os.path.dirname(container.base) or "."
         super().__init__(container.superblock.get("CONTID", 0), folder)
-        self.names, self.entry = names, names.entry
+        self.names, self.entry, self.note = names, names.entry, self.places.note_many
         self.spools: dict[int, Spool] = {}
         self._started_ns = int(self.names.store.kv.storage.info().mtime * NANO)
         self.root_mode, self.root_owner = 0o755, self.owner
@@ -299,9 +296,6 @@ class ContainerView(PathSource):
     @property
     def tree(self) -> NameTree:
         return self.names.tree
-
-    def note(self, ids: list[int], paths: list[bytes]) -> None:
-        self.places.note_many(ids, paths)
 
     # --- what numbers ask for, see `numbers.Numbered` ---
 

@@ -108,21 +108,17 @@ class Giving:
         if table is None or not self._prunes:
             return
         if len(table.known) > KNOWN_NUMBERS:
-            self._prune_oldest(table, count)
+            self._beyond += count
+            if self._beyond >= PRUNED:
+                self._prune(table.known, 1, 2 * self._beyond)  # without the top directory
+                self._beyond = 0
         beyond = len(table.listed) - LISTED_NUMBERS
         if beyond > 0:
             self._prune(table.listed, 0, min(beyond, MOST_PRUNED))
 
-    def _prune_oldest(self, table: NodeTable, count: int) -> None:
-        """Have the kernel forget numbers that it was given first, now that it got so many more. It
-        reports later which it forgot; what is in use stays, and comes behind all others."""
-        self._beyond += count
-        if self._beyond >= PRUNED:
-            self._prune(table.known, 1, 2 * self._beyond)  # without the top directory
-            self._beyond = 0
-
     def _prune(self, numbers: dict[int, Any], skip: int, count: int) -> None:
-        """Have the kernel forget the first of these behind `skip`, which become the last."""
+        """Have the kernel forget the first of these behind `skip`, which become the last. It
+        reports later which it forgot; what is in use stays."""
         old = list(itertools.islice(numbers, skip, skip + count))
         for number in old:
             numbers[number] = numbers.pop(number)
