@@ -225,11 +225,10 @@ class Paths:
     def truncate(self, path: str | None, size: int, fi: Any = None) -> None:
         self._set(self.number(path, fi), p.SET_SIZE, size=size)
 
-    def utimens(self, path: str, times: tuple[int, int] | None = None) -> None:
+    def utimens(self, path: str, times: tuple[int, int]) -> None:
         """Access times are not kept, but setting one is a change."""
-        mtime = UTIME_NOW if times is None else times[1]
         special = {UTIME_NOW: p.SET_MTIME | p.SET_MTIME_NOW, UTIME_OMIT: p.SET_ATIME}
-        self._set(self.number(path), special.get(mtime, p.SET_MTIME), mtime=mtime)
+        self._set(self.number(path), special.get(times[1], p.SET_MTIME), mtime=times[1])
 
     # extended attributes
 

@@ -37,7 +37,6 @@ from winkmount.source import Source
 FOLLOW_EVERY: Final = 1.0  # seconds
 ENDING: Final = "winkmount-ends"  # at most 15 characters
 SERVING: Final = "."  # the answer of a server that serves; any other is the reason why it does not
-_ENDED: Final = "the server ended before the mount was there"
 
 log = logging.getLogger("winkmount")
 
@@ -261,7 +260,8 @@ def serve_in_background(request: Request) -> str:
         text = output.read().decode(errors="replace").strip()
     lines = text.splitlines()
     if not answer:
-        raise MountError(": ".join([request.origin, _ENDED, *lines[-1:]]))
+        reason = f"{request.origin}: the server ended before the mount was there"
+        raise MountError(": ".join([reason, *lines[-1:]]))
     if answer.startswith(LIBFUSE):  # its own lines are "fuse: ..." and "fusermount: ..."
         lines = [line for line in lines if line.startswith("fuse")]
         raise MountError(": ".join([answer, *lines[-1:]]))

@@ -292,7 +292,7 @@ class Page:
     nodes: npt.NDArray[np.int64]
     attrs: npt.NDArray[np.int64]
     offsets: Sequence[int]
-    packed: object = None
+    packed: Any = None
     places: object = None
 
 

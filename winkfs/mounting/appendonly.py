@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from winkfs.container.container import Container
     from winkfs.container.draft import Draft
     from winkfs.container.ondisk.time import TimeIndex
-    from winkfs.container.store import Store
     from winkfs.mounting.lookup import Found
     from winkfs.mounting.view import ContainerNames
     from winkmount.options import Options
@@ -52,11 +51,6 @@ class AppendOnlySource(ContainerSource):
         super().__init__(container)
         if timedir:
             self.times = TimeDirectory(ContainerTimes(self.names), self)
-
-    def _newest(self) -> int:
-        store = self.names.store
-        times = store.times
-        return 0 if times is None or times.last is None else store.settings.ns_of(times.last)
 
     # `.time`
 
@@ -134,8 +128,10 @@ class AppendOnlySource(ContainerSource):
     # attributes
 
     def amend(self, id: int, change: Amendment, now_ns: int) -> Attr:
-        mtime_ns, has_spool = change.mtime_ns, id in self.spools
-        if mtime_ns is not None and has_spool and mtime_ns < self._newest():
+        mtime_ns, has_spool, store = change.mtime_ns, id in self.spools, self.names.store
+        last = None if store.times is None else store.times.last
+        newest_ns = 0 if last is None else store.settings.ns_of(last)
+        if mtime_ns is not None and has_spool and mtime_ns < newest_ns:
             raise NotAllowed(f"{AO}: this is before the time of a stored file")
         if mtime_ns is not None and not has_spool and mtime_ns == self.stat(id).mtime_ns:
             change = change._replace(mtime_ns=None)
@@ -288,19 +284,15 @@ class ContainerTimes:
         self._hours: set[int] = set()
         self._scanned: dict[tuple[int, int], set[int]] = {}  # positions -> hours of files
 
-    @property
-    def _store(self) -> Store:
-        return self._names.store
-
     def starts(self, unit: int) -> list[int]:
-        times = self._store.times
+        times = self._names.store.times
         if times is None:
             return []
         marked = times, len(times.marks), times.last
         if marked != self._marked:
             spans = ((mark // HOUR, (mark + times.timemp - 1) // HOUR) for mark in times.marks)
             self._hours = {n for first, last in spans for n in range(first, last + 1)}
-            if self._store.settings.classic:
+            if self._names.store.settings.classic:
                 self._hours |= self._unmarked(times)
             self._marked = marked
         return sorted({hour * HOUR // unit * unit for hour in self._hours})
@@ -310,9 +302,9 @@ class ContainerTimes:
         files whose mtime is a multiple of TIMEMP. Each such part of the data file is read once."""
         if times.last is None:
             return set()
-        first, end = self._store.kv.start, self._store.kv.end
+        first, end = self._names.store.kv.start, self._names.store.kv.end
         stops = [*times.positions, end]
-        latest = times.last * self._store.settings.mtime_unit // NANO // HOUR
+        latest = times.last * self._names.store.settings.mtime_unit // NANO // HOUR
         hours = [mark // HOUR for mark in times.marks]
         parts = [] if times.positions[:1] == [first] else [(first, stops[0])]
         for i, hour in enumerate(hours):
@@ -326,7 +318,7 @@ class ContainerTimes:
         return set().union(*self._scanned.values())
 
     def _scan(self, start: int, stop: int) -> set[int]:
-        store, found = self._store, set[int]()
+        store, found = self._names.store, set[int]()
         unit = HOUR * NANO // store.settings.mtime_unit
         store.kv.show(store.kv.end - 1)
         for _, rows in inode_rows(
@@ -340,7 +332,7 @@ class ContainerTimes:
         return None if found is None else self._timed(name, found)
 
     def between(self, start: int, stop: int, offset: int) -> Iterator[Timed]:
-        store, times = self._store, self._store.times
+        store, times = self._names.store, self._names.store.times
         assert times is not None
         kv = store.kv
         kv.show(kv.end - 1)  # all of it written
@@ -359,11 +351,11 @@ class ContainerTimes:
         try:
             return self._names.lookup.find(key)
         except CorruptError as error:
-            self._store.note(error)
+            self._names.store.note(error)
             return None
 
     def _timed(self, name: bytes, found: Found) -> Timed:
-        ns = self._store.settings.ns_of(found.mtime)
+        ns = self._names.store.settings.ns_of(found.mtime)
         return Timed(name, found.fileid, ns, found.ftype, found.pos + 1)
 
 

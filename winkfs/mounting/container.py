@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from winkformats.arrays import keep_heap, trim_heap
 from winkformats.disk.room import has_ample_memory
+from winkformats.errors import FormatError
 from winkformats.kv.superblock import MAGIC
 from winkfs.container.datafile import NO_ROOM
 from winkfs.container.draft import PATCH_BYTES
@@ -674,7 +675,10 @@ class ContainerSource(ContainerView, Changing):
             if self.writable and not self._container.closed:
                 run_steps(self._syncing())
                 if self.names.order.covered != self.names.store.kv.end:
-                    self.names.save()
+                    try:
+                        self._container.save_catalog()
+                    except (OSError, FormatError) as error:
+                        log.error("the catalog stays as it is: %s", error)
         finally:
             self.names.lookup.close()
             self._container.close()

@@ -176,7 +176,9 @@ class MergedOrder:
         shards = sorted(shards, key=lambda shard: shard.run.firsts[0])
         pairs = []
         for shard, following in pairwise(shards):
-            pairs.append((shard.last(), following.run.firsts[0]))
+            block = shard.block(len(shard.run.firsts) - 1)
+            last = block.name(block.starts[-1] - 1)  # maybe of one that is hidden
+            pairs.append((last, following.run.firsts[0]))
             if pairs[-1][0] >= pairs[-1][1]:
                 return None
         chain, names, at, start = Chain([shard.count for shard in shards]), [], [], 0

@@ -320,8 +320,11 @@ class Listing:
             attrs[i] = attrs[i]._replace(id=view.places.directory_id(paths[i]))
         if view.ctimes or view.mtimes:
             attrs = list(map(view.later, attrs, paths))
-        asked = set(odd)
-        if not (self._simple and all_fit(rows.names)):
+        asked, tree = set(odd), view.tree
+        # where the order has all that is shown, nothing is
+        whole = self._overlay is tree.overlay and not tree.clashes
+        whole = whole and not self._overlay.of(self.path).states
+        if not (whole and all_fit(rows.names)):
             asked |= {i for i, name in enumerate(rows.names) if self._is_asked(name, at + i)}
         found = zip(shorts, attrs, range(at + 1, at + 1 + len(rows)), strict=True)
         if not asked:
@@ -335,13 +338,6 @@ class Listing:
             if attr is not None:
                 entries.append(DirEntry(entry[0], attr, entry[2]))
         return entries
-
-    @property
-    def _simple(self) -> bool:
-        """Return whether the order has all that is shown."""
-        tree = self._view.tree
-        changed = self._overlay.of(self.path)
-        return not (changed.states or tree.clashes) and self._overlay is tree.overlay
 
     def _is_asked(self, name: bytes, index: int) -> bool:
         """Return whether a name has to be looked up: it may have changed, is too long, or may be a

@@ -160,6 +160,7 @@ class Numbers:
 
     def __init__(self, view: Numbered) -> None:
         self._view, self.places, self.owner = view, view.places, view.owner
+        self.present, self.bring = view.present, view.bring
         self._generation, self._epoch = view.generation, 0
         self._base = 0  # what the offsets are ahead of those of a listing
         self._overlay = view.tree.overlay
@@ -291,12 +292,6 @@ class Numbers:
         assert isinstance(page.places, np.ndarray)
         rows = page.places[chosen]
         return self._view.contents(rows) if (rows[:, POINTER] > 0).all() else [None] * len(rows)
-
-    def present(self, node: int, size: int) -> bool:
-        return self._view.present(node, size)
-
-    def bring(self, node: int, size: int) -> None:
-        self._view.bring(node, size)
 
     # directories
 

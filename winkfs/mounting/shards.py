@@ -81,11 +81,6 @@ class Seen:
         """Return how many are seen before a row."""
         return row - int(self.hidden.searchsorted(row))
 
-    def last(self) -> bytes:
-        """Return the last name, maybe of one that is hidden. Raises DerivedDamage."""
-        block = self.block(len(self.run.firsts) - 1)
-        return block.name(block.starts[-1] - 1)
-
     def block(self, number: int) -> Blocks:
         """Read a block. Raises DerivedDamage."""
         return self.run.read(np.array([number]))

@@ -183,13 +183,6 @@ class ContainerNames:
         except (OSError, FormatError) as error:  # the old one goes on, with all that changed
             log.error("the catalog stays as it is: %s", error)
 
-    def save(self) -> None:
-        """Bring BASE.cat up to date with all that is durable."""
-        try:
-            self.container.save_catalog()
-        except (OSError, FormatError) as error:
-            log.error("the catalog stays as it is: %s", error)
-
     def _renew_tree(self, order: Catalog, ftypes: Mapping[bytes, int] = NONE) -> None:
         """Go on with an order of the names, and what changed since it was made; files that are not
         in the container yet are in neither."""

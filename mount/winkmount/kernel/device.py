@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import os
 import select
 import shutil
@@ -179,17 +180,16 @@ class Spinning:
     def __init__(self, seconds: float, awake: Awake) -> None:
         self._seconds, self._awake = seconds, awake
         self._waits = self._vain = 0  # since the last look
-        self._left, self._rest = 0, FIRST_REST  # requests without a wait: still, and the next time
+        # requests without a wait: still, and the next time
+        self._resting, self._rest = 0 if seconds else math.inf, FIRST_REST
 
     def until(self) -> float:
         """Return until when to ask, by `time.perf_counter`, now that a request is answered; 0.0:
         not at all."""
         if self._waits == WAITS_COUNTED:
             self._look()
-        if self._left:
-            self._left -= 1
-            return 0.0
-        if not self._seconds:
+        if self._resting:
+            self._resting -= 1
             return 0.0
         self._waits += 1
         return time.perf_counter() + self._seconds
@@ -200,7 +200,7 @@ class Spinning:
 
     def _look(self) -> None:
         if 2 * self._vain >= self._waits:
-            self._left, self._rest = self._rest, min(2 * self._rest, MOST_REST)
+            self._resting, self._rest = self._rest, min(2 * self._rest, MOST_REST)
             self._awake.end()
         else:
             self._rest = FIRST_REST
@@ -210,26 +210,21 @@ class Spinning:
 
 class Standby:
     """A thread that reads what the kernel asks while the one that answers waits for the disk: so
-    that a caller that is killed meanwhile gets away. It keeps other requests for that one."""
+    that a caller that is killed meanwhile gets away. It keeps other requests for that one.
+
+    watches  clear: it pauses, since no request comes: an idle mount takes no processor time
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._watches, self._ended = threading.Event(), threading.Event()
-        self._watches.set()
+        self.watches, self._ended = threading.Event(), threading.Event()
+        self.watches.set()
         self._thread = threading.Thread(target=self._run, name="winkmount-standby", daemon=True)
         self._thread.start()
 
-    def watch(self) -> None:
-        """Requests come."""
-        self._watches.set()
-
-    def rest(self) -> None:
-        """Pause: no request has come for a while, and an idle mount takes no processor time."""
-        self._watches.clear()
-
     def end(self) -> None:
         self._ended.set()
-        self._watches.set()
+        self.watches.set()
         self._thread.join()
 
     def _run(self) -> None:
@@ -239,7 +234,7 @@ class Standby:
             if busy and busy == before:
                 self._stand_in(busy)
             before = busy
-            self._watches.wait()
+            self.watches.wait()
 
     def _stand_in(self, busy: int) -> None:
         """Read requests as long as that one takes."""
@@ -403,10 +398,10 @@ class Connection:
                         ready = dict(poll.poll(IDLE_AFTER))
                         if not ready:
                             awake.end()
-                            standby.rest()
+                            standby.watches.clear()
                             server.rest()
                             ready = dict(poll.poll())
-                            standby.watch()
+                            standby.watches.set()
                         if self._bell in ready:
                             os.eventfd_read(self._bell)
                         if ending in ready and server.idle():

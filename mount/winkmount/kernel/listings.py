@@ -65,14 +65,12 @@ class Directories(ABC):
             self._served.sync()
         return b""
 
-    def _columns(self, page: Page) -> Entries:
-        page.packed = found = Entries(page, self._shown, *self._valid)
-        return found
-
     def _cut(self, node: int, page: Page, start: int, stop: int, room: int, *, plus: bool) -> bytes:
         """Return those of the entries [start, stop) of a directory for which there is room, and
         note the numbers that the kernel gets."""
-        found = page.packed if isinstance(page.packed, Entries) else self._columns(page)
+        if page.packed is None:
+            page.packed = Entries(page, self._shown, *self._valid)
+        found: Entries = page.packed
         ends = found.behind if plus else found.bare
         if ends[stop] - ends[start] > room:
             stop = bisect_right(ends, ends[start] + room, start, stop) - 1
@@ -150,7 +148,7 @@ class OpenDirectories(Directories):
             names, attrs, offsets = zip(*entries, strict=True)
             columns = np.array(attrs, np.int64)
             page = Page(list(names), np.array(numbers, np.int64), columns, offsets)
-            packed = self._columns(page)
+            packed = Entries(page, self._shown, *self._valid)
             return packed.plus if plus else packed.plain
         shown, (seconds, nanos), parts = self._shown, self._valid, list[bytes]()
         for number, (name, attr, offset) in zip(numbers, entries, strict=True):

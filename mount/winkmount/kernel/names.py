@@ -8,7 +8,7 @@ import os
 import stat
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Final, cast
 
 from winkmount.kernel import protocol as p
 from winkmount.kernel.entries import NANO, Shown
@@ -42,7 +42,8 @@ class Names:
     ) -> None:
         self._served, self._source = served, served.changing
         self._nodes, self._giving, self._shown = nodes, giving, shown
-        self._table = nodes if isinstance(nodes, NodeTable) else None  # else nothing changes
+        self._table = cast("NodeTable", nodes)  # it is one only of a tree that changes
+        self._changes = isinstance(nodes, NodeTable)
         # id of a directory -> the group that its set-group-ID bit hands on; None: it has none
         self._groups: dict[int, int | None] = {}
         self._facts = b"user.%b." % served.name.encode()
@@ -92,7 +93,7 @@ class Names:
         if len(name) > NAME_MAX:  # of each name that another request has
             raise refuse(errno.ENAMETOOLONG)
         # to find the id of a directory of a fixed tree would take longer than what it saves
-        if self._table and self._missing and self._source.lacks(self._nodes.id(node), name):
+        if self._changes and self._missing and self._source.lacks(self._nodes.id(node), name):
             return self._missing
         try:
             number, attr = self._nodes.find(node, name)
@@ -108,7 +109,7 @@ class Names:
         return self._attr_out(node, self.attr(node))
 
     def _attr_out(self, node: int, attr: Attr) -> bytes:
-        known = self._table and self._table.known.get(node)
+        known = self._changes and self._table.known.get(node)
         links = int(not known or known.above != 0)  # 0 of a file that has lost its name
         seconds, nanos = self._valid
         return p.ATTR_OUT.pack(seconds, nanos, 0, *self._shown.fields(attr, links))
@@ -204,7 +205,6 @@ class Names:
         return self._new(node, name, self._source.mkdir(above, name, bits, uid, gid))
 
     def _new(self, node: int, name: bytes, attr: Attr) -> bytes:
-        assert self._table is not None
         return self.entry(self._table.give(node, name, attr), attr)
 
     def owner(self, directory: int) -> tuple[int, int]:
@@ -232,7 +232,6 @@ class Names:
         return self._gone(node, name)
 
     def _gone(self, node: int, name: bytes) -> bytes:
-        assert self._table is not None
         self._table.gone(node, name)
         return b""
 
@@ -245,7 +244,6 @@ class Names:
         return self._move(node, into, body[p.RENAME2_IN.size :], flags)
 
     def _move(self, node: int, into: int, names: memoryview, flags: int) -> bytes:
-        assert self._table is not None
         if flags & ~RENAME_NOREPLACE:
             raise refuse(errno.EINVAL)  # no exchange, no whiteout
         old, new = two_names(names)
