@@ -35,6 +35,20 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     return folder
 
 
+def bytes_below(*places: Path) -> dict[Path, bytes]:
+    """The bytes of files, and of all below directories but the locks of writers."""
+    below = [path for place in places for path in (place, *place.rglob("*")) if path.is_file()]
+    return {path: path.read_bytes() for path in below if path.suffix != ".lock"}
+
+
+@contextmanager
+def unchanged(*places: Path) -> Iterator[None]:
+    """Fail where files, or those below directories, are others afterwards."""
+    before = bytes_below(*places)
+    yield
+    assert bytes_below(*places) == before
+
+
 def mount_disk(place: Path, kind: str, size: int, options: str = "loop") -> bool:
     """Make a directory, and mount a new filesystem of `size` bytes there, in a file beside it ->
     whether that can be done here. Who calls it has it unmounted."""

@@ -57,3 +57,11 @@ def flip(path: str | Path, *places: int, bits: int = 1) -> None:
     for at in places:
         data[at] ^= bits
     Path(path).write_bytes(data)
+
+
+def flip_text(path: str | Path, text: bytes, at: int = 0) -> int:
+    """Flip a bit of the byte `at` bytes behind the start of the first such text of a file; return
+    the position of the byte."""
+    pos = Path(path).read_bytes().index(text) + at
+    flip(path, pos)
+    return pos

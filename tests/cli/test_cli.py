@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO
 
 import click
-import commands
 import pytest
+import stored
 from click.testing import CliRunner
 from commands import PROGRAM, Run, one_line
 from seam import disk_calls, once
@@ -34,7 +34,6 @@ from winkfs.names import is_glob, literal_prefix
 
 pytestmark = pytest.mark.slow
 
-run, base = commands.run, commands.base  # fixtures
 
 HEAVY = {"numpy", "xxhash", "mmh3", "rich", "winkfs.container.container", "tarfile"}
 
@@ -87,12 +86,9 @@ def test_h_is_help_only_alone(run: Run, base: str) -> None:
 
 
 def test_one_of_something_is_no_plural(run: Run) -> None:
-    with winkfs.create("one") as c:
-        c.put("a", b"content")
+    stored.make("one", {"a": b"content"})
     assert run("verify", "one").out == b"one: 1 file, 2 entries: sound\n"
-    data = bytearray(Path("one.data").read_bytes())
-    data[data.index(b"content")] ^= 1
-    Path("one.data").write_bytes(data)
+    stored.flip_text("one.data", b"content")
     assert run("verify", "one").out.endswith(b": 1 file, 1 entry: 2 problems\n")
 
 
@@ -237,8 +233,7 @@ def test_prefix_of_a_glob(glob: str, prefix: str) -> None:
 
 
 def test_full_standard_output_is_one_line(tmp_path: Path) -> None:
-    with winkfs.create(tmp_path / "c") as c:
-        c.put("a", b"1")
+    stored.make(tmp_path / "c", {"a": b"1"})
     for command in (["ls", "c"], ["cat", "c", "a"], ["info", "c", "--json"], ["verify", "c"]):
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(
@@ -268,8 +263,7 @@ def wait_until_read(pipe: IO[bytes]) -> None:
 def test_signal_is_one_line_and_leaves_nothing_half_written(
     tmp_path: Path, number: signal.Signals, line: str, command: list[str]
 ) -> None:
-    with winkfs.create(tmp_path / "c") as c:
-        c.put("a", b"old")
+    stored.make(tmp_path / "c", {"a": b"old"})
     with subprocess.Popen(
         [*PROGRAM, *command], cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -284,8 +278,7 @@ def test_signal_is_one_line_and_leaves_nothing_half_written(
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "c.cat", "c.data", "c.idx", "c.lock",
     ]  # fmt: skip
-    with winkfs.open(tmp_path / "c") as c:
-        assert c.read("a") == b"old"
+    assert stored.read(tmp_path / "c", "a") == b"old"
 
 
 def test_interrupt_while_the_program_loads_is_one_line(tmp_path: Path) -> None:

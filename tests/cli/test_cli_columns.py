@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import commands
 import pytest
+import stored
 from commands import Run, listed, one_line
 from seam import disk_calls, refusing
 from typed_files import QUESTIONS, SCHEMA, assert_answers, known, make, nulls
@@ -16,7 +16,6 @@ from typed_files import QUESTIONS, SCHEMA, assert_answers, known, make, nulls
 import winkfs
 from winkfs.cli import change
 
-run = commands.run  # a fixture
 WORDS = [f"{name}={kind}" for name, kind in SCHEMA.items()]
 
 
@@ -270,10 +269,7 @@ def test_rm_refuses_and_removes_nothing(words: list[str], status: int, run: Run,
 
 
 def test_a_damaged_file_is_reported_and_the_others_listed(run: Run, base: str) -> None:
-    path = Path("c.data")
-    raw = bytearray(path.read_bytes())
-    raw[raw.index(b"user.lang\0\0\0\x03a=b") + 15] ^= 1
-    path.write_bytes(raw)
+    stored.flip_text("c.data", b"user.lang\0\0\0\x03a=b", 15)
     Path("c.cat").unlink()
     for words in (["--where", "n = 5 or n is null"], ["--where", "n > 0"], ["--columns", "n"]):
         done = run("ls", base, *words)

@@ -11,15 +11,14 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-import commands
 import pytest
+import stored
 from commands import PROGRAM, Run, listed, one_line
 
 import winkfs
 
 pytestmark = pytest.mark.slow
 
-run, base = commands.run, commands.base  # fixtures
 
 # --- create, pack, unpack ---
 
@@ -90,10 +89,7 @@ def test_update_prints_what_changed(run: Run, tmp_path: Path) -> None:
 
 
 def test_unpack_counts_damage_in_json_and_refuses_a_dash(run: Run, base: str) -> None:
-    data = Path("c.data")
-    damaged = bytearray(data.read_bytes())
-    damaged[damaged.index(b"run.sh/I0") + 40] ^= 1
-    data.write_bytes(damaged)
+    stored.flip_text("c.data", b"run.sh/I0", 40)
     Path("c.idx").unlink()
     done = run("unpack", base, "out", "--json")
     record = json.loads(done.out)
@@ -205,8 +201,7 @@ def test_reindex_brings_everything_back(run: Run, base: str) -> None:
 
 def test_verify_reports_problems_with_status_1(run: Run, base: str) -> None:
     assert run("verify", base) == (0, b"c: 7 files, 14 entries: sound\n", "")
-    data = Path("c.data")
-    data.write_bytes(data.read_bytes().replace(b"star", b"stab"))
+    stored.flip_text("c.data", b"star")
     done = run("verify", base)
     assert done.status == 1
     assert b"c.data" in done.out.splitlines()[0]

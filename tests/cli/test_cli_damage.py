@@ -9,9 +9,10 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 
-import commands
 import pytest
+import stored
 from commands import Run
+from folders import unchanged
 
 import winkfs
 from winkfs import DamageWarning
@@ -19,7 +20,6 @@ from winkfs.dataset.dataset import create as create_dataset
 
 pytestmark = pytest.mark.slow
 
-run = commands.run  # a fixture
 FILES = 20
 HIT = 7  # the number of the file whose inode is damaged
 
@@ -31,19 +31,15 @@ def make(path: str = "d") -> None:
         c.put("link", b"f01", ftype=winkfs.FileType.LINK, mtime=99)
 
 
-def flip(path: str, name: bytes, at: int = 20) -> int:
+def flip_inode(path: str, name: bytes) -> int:
     """Damage the inode of a file -> its position."""
-    data = bytearray(Path(path).read_bytes())
-    pos = data.index(name + b"/I0") - 3
-    data[pos + at] ^= 0xFF
-    Path(path).write_bytes(data)
-    return pos
+    return stored.flip_text(path, name + b"/I0", 17) - 20
 
 
 def inode_with_index() -> str:
     make()
     os.unlink("d.cat")  # or nobody asks the inode to list the file
-    return f"at byte {flip('d.data', b'f%02d' % HIT)}"
+    return f"at byte {flip_inode('d.data', b'f%02d' % HIT)}"
 
 
 def inode_without_index() -> str:
@@ -117,9 +113,7 @@ def test_a_damaged_name_among_others_is_named(run: Run, args: list[str]) -> None
 
 def test_damaged_content_of_a_file_among_others(run: Run) -> None:
     make()
-    data = bytearray(Path("d.data").read_bytes())
-    data[data.index(b"\x021\n") + 1] ^= 1  # after its length
-    Path("d.data").write_bytes(data)
+    stored.flip_text("d.data", b"\x021\n", 1)  # after its length
     done = run("cat", "d", "f0*")
     assert done.status == 1 and done.err.count("\n") == 1 and "f01: " in done.err
     assert done.out == b"0\n" + b"".join(b"%d\n" % i for i in range(2, 10))
@@ -129,7 +123,7 @@ def test_ls_answers_from_the_catalog_and_reads_report_damage(run: Run) -> None:
     make()
     assert run("ls", "-l", "d")[0] == 0
     whole = run("ls", "--json", "d")
-    where = f" at byte {flip('d.data', b'f%02d' % HIT)}"
+    where = f" at byte {flip_inode('d.data', b'f%02d' % HIT)}"
     assert run("ls", "--json", "d") == whole
     for args in (["stat", "d", f"f{HIT:02d}"], ["cat", "d", f"f{HIT:02d}"], ["unpack", "d", "out"],
                  ["ls", "d", f"f{HIT:02d}"]):  # fmt: skip
@@ -255,7 +249,7 @@ def test_a_damaged_shard_is_reported_when_it_is_reached(run: Run) -> None:
         dataset.put("other", b"1")
         dataset.sync()
         shard = dataset.shards[0].base
-    where = f"at byte {flip(shard + '.data', b'b')}"
+    where = f"at byte {flip_inode(shard + '.data', b'b')}"
     os.unlink(shard + ".idx")
     with winkfs.open("s") as dataset, pytest.warns(DamageWarning) as caught:
         assert dataset.problems == []
@@ -280,10 +274,7 @@ def test_a_warning_made_an_error_leaves_nothing_open(run: Run) -> None:
         gc.collect()
 
 
-def test_rollback_of_a_synced_container_changes_nothing(run, tmp_path):
-    with winkfs.create("c") as c:
-        c.put("a", b"content")
-    before = Path("c.data").read_bytes()
-    done = run("rollback", "c")
-    assert (done.status, done.out) == (0, b"c: nothing was written after the last sync\n")
-    assert Path("c.data").read_bytes() == before
+def test_rollback_of_a_synced_container_changes_nothing(run: Run) -> None:
+    stored.make("c", {"a": b"content"})
+    with unchanged(Path("c.data")):
+        assert run("rollback", "c") == (0, b"c: nothing was written after the last sync\n", "")

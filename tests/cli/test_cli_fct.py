@@ -12,6 +12,7 @@ import oracle_format
 import pytest
 from click.testing import Result
 from commands import invoke
+from folders import unchanged
 
 from winkformats.disk.posix import FileStorage
 from winkformats.hindex.hindex import HIndex
@@ -38,6 +39,11 @@ def rows(file: Path) -> list[dict]:
     return [json.loads(line) for line in run("list", "--json", file).stdout.splitlines()]
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "f"
+
+
 def variables(file: Path) -> dict:
     return json.loads(run("superblock", file, "--json").stdout)
 
@@ -47,8 +53,7 @@ def variables(file: Path) -> dict:
 
 @pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_created_file_has_the_documented_layout(tmp_path, form, classic):
-    file = tmp_path / "f"
+def test_a_created_file_has_the_documented_layout(form, classic, file: Path):
     run("create", "--format", form, file, "--purpose", "TEST", *(["--classic"] * classic))
     block = oracle_format.read_superblock("f", file.read_bytes(), FORMATS[form], "TEST")
     extensions = {"SBCKSUM", "KVCKSUM", "CONTID", "INCOMPAT"} & block.variables.keys()
@@ -65,8 +70,7 @@ def test_a_created_file_has_the_documented_layout(tmp_path, form, classic):
         ("perm", {"htsize": 11, "htalgo": 1, "sbsize": 512}),
     ],
 )
-def test_every_variable_that_shapes_the_layout_can_be_given(tmp_path, form, options):
-    file = tmp_path / "f"
+def test_every_variable_that_shapes_the_layout_can_be_given(form, options, file: Path):
     given = [part for name, value in options.items() for part in (f"--{name}", value)]
     run("create", "--format", form, file, *given, "--var", "MYVAR", "-0x10", "--var", "T", "abc")
     got = variables(file)
@@ -76,11 +80,10 @@ def test_every_variable_that_shapes_the_layout_can_be_given(tmp_path, form, opti
     assert got["T"].to_bytes(8, "big") == b"abc\0\0\0\0\0"
 
 
-def test_create_leaves_an_existing_file_alone(tmp_path):
-    file = tmp_path / "f"
+def test_create_leaves_an_existing_file_alone(file: Path):
     file.write_bytes(b"precious")
-    assert "File exists" in run("create", "--format", "perm", file, code=1).stderr
-    assert file.read_bytes() == b"precious"
+    with unchanged(file):
+        assert "File exists" in run("create", "--format", "perm", file, code=1).stderr
 
 
 @pytest.mark.parametrize(
@@ -123,8 +126,7 @@ def test_wrong_usage_exits_2_and_makes_nothing(tmp_path, args):
 # --- superblock ---
 
 
-def test_superblock_prints_every_variable_and_decodes_text(tmp_path):
-    file = tmp_path / "f"
+def test_superblock_prints_every_variable_and_decodes_text(file: Path):
     run("create", "--format", "kvseq", file, "--purpose", "WORDS", "--var", "LANG", "de")
     text = run("superblock", file).stdout
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines()}
@@ -138,8 +140,7 @@ def test_superblock_prints_every_variable_and_decodes_text(tmp_path):
     assert got["FORMAT"] == 16
 
 
-def test_set_keeps_the_checksum_right_and_the_rest_as_it_was(tmp_path):
-    file = tmp_path / "f"
+def test_set_keeps_the_checksum_right_and_the_rest_as_it_was(file: Path):
     run("create", "--format", "hindex", file, "--htsize", 10, "--var", "OLD", 5)
     before = file.read_bytes()
     run("superblock", file, "--set", "PURPOSE", "NEW", "--set", "X", "-3", "--set", "OLD", "0x6")
@@ -152,20 +153,17 @@ def test_set_keeps_the_checksum_right_and_the_rest_as_it_was(tmp_path):
     assert (block.need("X"), block.need("OLD")) == (-3, 6)
 
 
-def test_set_that_does_not_fit_changes_nothing(tmp_path):
-    file = tmp_path / "f"
+def test_set_that_does_not_fit_changes_nothing(file: Path):
     run("create", "--format", "perm", file, "--sbsize", 192)
-    before = file.read_bytes()
     changes = [part for i in range(5) for part in ("--set", f"V{i}", i)]
-    assert "do not fit" in run("superblock", file, *changes, code=1).stderr
-    assert file.read_bytes() == before
+    with unchanged(file):
+        assert "do not fit" in run("superblock", file, *changes, code=1).stderr
 
 
 # --- entries ---
 
 
-def test_kvseq_add_list_get(tmp_path):
-    file = tmp_path / "f"
+def test_kvseq_add_list_get(file: Path):
     blob = bytes(range(256)) * 300
     run("create", "--format", "kvseq", file)
     positions = [
@@ -188,8 +186,7 @@ def test_kvseq_add_list_get(tmp_path):
         assert kv.superblock["ENTRIES"] == 4
 
 
-def test_get_passes_over_deleted_entries(tmp_path):
-    file = tmp_path / "f"
+def test_get_passes_over_deleted_entries(file: Path):
     with KVSeq.create(FileStorage(file, "x")) as kvseq:
         kvseq.append(b"a", b"old")
         kvseq.delete(kvseq.append(b"a", b"new"))
@@ -201,8 +198,7 @@ def test_get_passes_over_deleted_entries(tmp_path):
     assert "no key b" in run("get", file, "b", code=1).stderr
 
 
-def test_list_of_a_truncated_file_reports_it(tmp_path):
-    file = tmp_path / "f"
+def test_list_of_a_truncated_file_reports_it(file: Path):
     with KVSeq.create(FileStorage(file, "x")) as kvseq:
         kvseq.append(b"a", b"1")
         end = kvseq.append(b"b", b"2")
@@ -248,8 +244,7 @@ def test_hindex_without_its_kvseq_uses_the_stored_hash(tmp_path):
     assert "--data" in run("get", without, "key", code=1).stderr
 
 
-def test_perm_add_list_group_get(tmp_path):
-    file = tmp_path / "p"
+def test_perm_add_list_group_get(file: Path):
     run("create", "--format", "perm", file)
     for i, pair in enumerate([(10, 5), (11, -4), (12, 5)]):
         assert run("add", file, *pair).stdout == f"{i}\n"
@@ -270,10 +265,10 @@ def test_group_with_the_kvseq_orders_equal_hashes_by_key(tmp_path):
     assert [row["pointer"] for row in rows(perm)] == list(np.array(pointers)[[3, 1, 2, 0]])
 
 
-def test_group_of_another_format_is_refused(tmp_path):
-    run("create", "--format", "kvseq", tmp_path / "f")
-    assert "only a perm" in run("group", tmp_path / "f", code=1).stderr
-    run("add", tmp_path / "f", "k", "v", "--word", "1", code=2)
+def test_group_of_another_format_is_refused(file: Path):
+    run("create", "--format", "kvseq", file)
+    assert "only a perm" in run("group", file, code=1).stderr
+    run("add", file, "k", "v", "--word", "1", code=2)
 
 
 @pytest.mark.parametrize(
@@ -281,8 +276,7 @@ def test_group_of_another_format_is_refused(tmp_path):
     [["superblock"], ["list"], ["get", "k"], ["add", "k", "5000"], ["group"]],
 )
 @pytest.mark.parametrize("content", [None, b"", b"#!WINKME", b"text" * 2000, b"foreign"])
-def test_file_that_is_none_of_ours_is_one_line_and_exit_1(tmp_path, args, content):
-    file = tmp_path / "f"
+def test_file_that_is_none_of_ours_is_one_line_and_exit_1(args, content, file: Path):
     if content == b"foreign":
         content = Superblock.new(0x99, "", {}).encode()
         if args == ["superblock"]:
@@ -295,12 +289,11 @@ def test_file_that_is_none_of_ours_is_one_line_and_exit_1(tmp_path, args, conten
 def test_container_file_is_changed_only_under_the_lock(tmp_path):
     file = tmp_path / "c.data"
     run("create", "--format", "kvseq", file, "--purpose", "FSYSDATA")
-    before = file.read_bytes()
     lock = WriterLock(str(tmp_path / "c"))
-    for args in (["superblock", file, "--set", "X", "1"], ["add", file, "k", "v"]):
-        assert str(os.getpid()) in run(*args, code=1).stderr
-    run("list", file)
-    assert file.read_bytes() == before
+    with unchanged(file):
+        for args in (["superblock", file, "--set", "X", "1"], ["add", file, "k", "v"]):
+            assert str(os.getpid()) in run(*args, code=1).stderr
+        run("list", file)
     lock.release()
     run("add", file, "k", "v")
     run("superblock", file, "--set", "X", "1")
@@ -314,8 +307,7 @@ def test_other_files_of_that_suffix_need_no_lock(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_reader_that_stops_early_is_no_traceback(tmp_path):
-    file = tmp_path / "p"
+def test_reader_that_stops_early_is_no_traceback(file: Path):
     with Perm.create(FileStorage(file, "x")) as perm:
         perm.append_many(np.arange(50_000), np.arange(50_000))
     program = "from winkfs.cli.fct import fct; fct()"
@@ -337,8 +329,7 @@ def test_reader_that_stops_early_is_no_traceback(tmp_path):
     ("form", "expected"),
     [("kvseq", "kvseq format, "), ("hindex", "hindex format "), ("perm", "perm format ")],
 )
-def test_file_names_format_and_purpose(tmp_path, form, expected, purpose):
-    file = tmp_path / "f"
+def test_file_names_format_and_purpose(tmp_path, form, expected, purpose, file: Path):
     run("create", "--format", form, file, "--purpose", purpose)
     text = f"{expected}{purpose}" if purpose else f"{form} format"
     assert ask_file(MAGIC, file) == f"Wink peoplesearcher file, {text}"

@@ -9,7 +9,6 @@ import signal
 import subprocess
 from pathlib import Path
 
-import commands
 import pytest
 import shelf
 from commands import PROGRAM, Run, listed, one_line
@@ -20,7 +19,7 @@ from winkfs.stores.records import Records
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("installed")]
 
-run, installed, shelves = commands.run, shelf.installed, shelf.shelves  # fixtures
+installed, shelves = shelf.installed, shelf.shelves  # fixtures
 MISSING = {kind: "0" * 31 + "1" if kind in COUNTING else "4711" for kind in KINDS}
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import oracle_format
 import pytest
 from hashes import hash_with
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from seam import disk_calls, refusing
 
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
-from winkformats.errors import CorruptError, FormatError
 from winkformats.hindex.hindex import HIndex
 from winkformats.kv.superblock import Superblock
 
@@ -39,6 +38,27 @@ class Keys:
     def __call__(self, pointer: int) -> bytes:
         self.asked += 1
         return self.at[pointer]
+
+
+@pytest.fixture
+def keys() -> Keys:
+    return Keys()
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def index(storage: MemoryStorage, keys: Keys) -> HIndex:
+    """A table of 64 free cells."""
+    return HIndex.create(storage, htsize=64, key_of=keys)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "t.idx"
 
 
 def walk(raw: bytes, key: bytes, keys: Keys) -> tuple[int, ...] | None:
@@ -159,9 +179,9 @@ TestMachine.settings = settings(
 @pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("cellsz", CELL_SIZES)
 @pytest.mark.parametrize("htalgo", ALGORITHMS)
-def test_every_shape_is_readable_from_the_documents_alone(tmp_path, htalgo, cellsz, marks):
-    path = tmp_path / "t.idx"
-    keys = Keys()
+def test_every_shape_is_readable_from_the_documents_alone(
+    tmp_path, htalgo, cellsz, marks, keys: Keys, path: Path
+):
     names = [b"name %d" % i for i in range(300)]
     with HIndex.create(
         FileStorage(path, "x"), htsize=67, htalgo=htalgo, cellsz=cellsz, htfree=marks[0],
@@ -187,9 +207,8 @@ def test_every_shape_is_readable_from_the_documents_alone(tmp_path, htalgo, cell
 @pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("cellsz", CELL_SIZES)
 @pytest.mark.parametrize("htalgo", ALGORITHMS)
-def test_table_made_from_the_documents_alone_is_read(htalgo, cellsz, marks):
+def test_table_made_from_the_documents_alone_is_read(htalgo, cellsz, marks, keys: Keys):
     htsize = 53
-    keys = Keys()
     table = [(marks[0],) + (0,) * (cellsz - 1)] * htsize
     for i in range(50):
         low63, s = oracle_format.hash_key("test", htalgo, b"%d" % i)
@@ -216,9 +235,7 @@ def test_table_made_from_the_documents_alone_is_read(htalgo, cellsz, marks):
             assert index.get(slot)[2:] == (i, -i)[: max(cellsz - 2, 0)]
 
 
-def test_user_words_survive_growth_and_deletes_clear_them():
-    keys = Keys()
-    storage = MemoryStorage()
+def test_user_words_survive_growth_and_deletes_clear_them(keys: Keys, storage: MemoryStorage):
     index = HIndex.create(storage, htsize=3, cellsz=4, key_of=keys)
     for i in range(100):
         index.insert(b"%d" % i, keys.add(b"%d" % i), (i, -i))
@@ -227,9 +244,7 @@ def test_user_words_survive_growth_and_deletes_clear_them():
     assert {cell[2:] for _, cell in index.iterate()} == {(i, -i) for i in range(100) if i != 50}
 
 
-def test_insert_reuses_a_deleted_cell_and_entries_stays():
-    keys = Keys()
-    index = HIndex.create(MemoryStorage(), htsize=1000, key_of=keys)
+def test_insert_reuses_a_deleted_cell_and_entries_stays(keys: Keys, index: HIndex):
     slot = index.insert(b"a", keys.add(b"a"))
     index.delete(b"a")
     assert index.insert(b"a", keys.add(b"a")) == slot
@@ -237,10 +252,10 @@ def test_insert_reuses_a_deleted_cell_and_entries_stays():
     assert (index.superblock["ENTRIES"], index.superblock["AENTRIES"]) == (1, 1)
 
 
-def test_a_deleted_cell_on_the_way_does_not_hide_a_key_behind_it(monkeypatch):
+def test_a_deleted_cell_on_the_way_does_not_hide_a_key_behind_it(
+    monkeypatch, keys: Keys, index: HIndex
+):
     same_place(monkeypatch)
-    keys = Keys()
-    index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
     slots = [index.insert(name, keys.add(name)) for name in (b"a", b"b", b"c")]
     index.delete(b"a")
     assert index.insert(b"c", keys.add(b"c")) == slots[2]  # not a second cell in a's place
@@ -252,37 +267,29 @@ def same_place(monkeypatch) -> None:
     hash_with(monkeypatch, lambda key: 7)
 
 
-def test_two_keys_with_one_hash_are_distinguished(monkeypatch):
+def test_two_keys_with_one_hash_are_distinguished(monkeypatch, keys: Keys, index: HIndex):
     same_place(monkeypatch)
-    keys = Keys()
-    index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
     names = (b"a", b"b", b"c")
     for name, pointer in zip(names, insert(index, names, keys), strict=True):
         assert index.get(index.hash(name))[0] == pointer
     assert index.hash(b"d") is None
 
 
-def test_stored_hash_filters_before_keys_are_asked_for(monkeypatch):
-    keys = Keys()
-    index = HIndex.create(MemoryStorage(), htsize=997, key_of=keys)
+def test_stored_hash_filters_before_keys_are_asked_for(monkeypatch, keys: Keys, index: HIndex):
     insert(index, (b"%d" % i for i in range(600)), keys)
     keys.asked = 0
     assert all(index.hash(b"other %d" % i) is None for i in range(500))
     assert keys.asked == 0
 
 
-def test_probing_wraps_past_the_last_cell(monkeypatch):
-    hash_with(monkeypatch, lambda key: key[0], lambda key: 99)
-    keys = Keys()
-    index = HIndex.create(MemoryStorage(), htsize=100, key_of=keys)
-    assert [index.insert(name, keys.add(name)) for name in (b"a", b"b", b"c")] == [99, 0, 1]
+def test_probing_wraps_past_the_last_cell(monkeypatch, keys: Keys, index: HIndex):
+    hash_with(monkeypatch, lambda key: key[0], lambda key: 63)
+    assert [index.insert(name, keys.add(name)) for name in (b"a", b"b", b"c")] == [63, 0, 1]
     assert index.hash(b"c") == 1
 
 
 @pytest.mark.parametrize("fill", [1, 5000])
-def test_lookup_in_a_table_without_free_cells_ends(fill):
-    keys = Keys()
-    storage = MemoryStorage()
+def test_lookup_in_a_table_without_free_cells_ends(fill, keys: Keys, storage: MemoryStorage):
     HIndex.create(storage, htsize=50, key_of=keys).close()
     storage.data[4096:] = struct.pack(">qq", fill, 0) * 50
     keys.at[5000] = b"x"
@@ -293,10 +300,9 @@ def test_lookup_in_a_table_without_free_cells_ends(fill):
     assert index.hash(b"a") is not None
 
 
-def test_wrong_counters_are_neither_believed_nor_kept():
-    keys = Keys()
-    storage = MemoryStorage()
-    index = HIndex.create(storage, htsize=64, key_of=keys)
+def test_wrong_counters_are_neither_believed_nor_kept(
+    keys: Keys, storage: MemoryStorage, index: HIndex
+):
     insert(index, (b"%d" % i for i in range(40)), keys)
     index.sync()
     index.superblock["ENTRIES"] = index.superblock["AENTRIES"] = -3
@@ -308,10 +314,9 @@ def test_wrong_counters_are_neither_believed_nor_kept():
     assert len(HIndex.open(storage)) == 80
 
 
-def test_counters_are_not_added_where_the_file_has_none():
-    storage = MemoryStorage()
-    keys = Keys()
-    index = HIndex.create(storage, htsize=64, key_of=keys)
+def test_counters_are_not_added_where_the_file_has_none(
+    keys: Keys, storage: MemoryStorage, index: HIndex
+):
     del index.superblock["ENTRIES"], index.superblock["AENTRIES"]
     index.insert(b"a", keys.add(b"a"))
     index.grow(100)
@@ -322,9 +327,7 @@ def test_counters_are_not_added_where_the_file_has_none():
 
 
 @pytest.mark.parametrize("pointer", [0, 1, 1 << 63, -(1 << 63) - 1])
-def test_pointer_that_no_cell_can_hold_is_refused(pointer):
-    storage = MemoryStorage()
-    index = HIndex.create(storage, htsize=64, key_of=Keys())
+def test_pointer_that_no_cell_can_hold_is_refused(pointer, storage: MemoryStorage, index: HIndex):
     before = bytes(storage.data)
     with pytest.raises(ValueError):
         index.insert(b"a", pointer)
@@ -333,43 +336,8 @@ def test_pointer_that_no_cell_can_hold_is_refused(pointer):
     assert bytes(storage.data) == before
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"htsize": 0}, {"htsize": -1}, {"cellsz": 0}, {"cellsz": 5000}, {"htalgo": 4},
-        {"htfree": 1}, {"purpose": "TOO LONG TEXT"}, {"sbsize": 64},
-    ],
-)  # fmt: skip
-def test_create_refuses_what_makes_no_table(wrong):
-    storage = MemoryStorage()
-    with pytest.raises(ValueError):
-        HIndex.create(storage, **({"htsize": 10} | wrong))
-    assert storage.size() == 0
-
-
-def test_create_does_not_overwrite_a_file_with_content():
-    with pytest.raises(ValueError, match="empty"):
-        HIndex.create(MemoryStorage(b"precious"), htsize=10)
-
-
-def test_reader_cannot_change_the_table():
-    keys = Keys()
-    storage = MemoryStorage()
-    HIndex.create(storage, htsize=64).close()
-    index = HIndex.open(storage, key_of=keys)
-    for change in (
-        lambda: index.insert(b"a", 5000),
-        lambda: index.delete(b"a"),
-        index.grow,
-        index.sync,
-    ):
-        with pytest.raises(PermissionError):
-            change()
-
-
 @pytest.mark.parametrize("slot", [-1, 64])
-def test_slot_outside_the_table_is_a_wrong_call(slot):
-    index = HIndex.create(MemoryStorage(), htsize=64)
+def test_slot_outside_the_table_is_a_wrong_call(slot, index: HIndex):
     with pytest.raises(ValueError, match="HTSIZE is 64"):
         index.get(slot)
 
@@ -385,8 +353,7 @@ def filled(path: Path, keys: Keys, **options) -> HIndex:
 
 
 @pytest.mark.parametrize("htalgo", [2, 3])
-def test_growth_with_stored_hashes_asks_for_no_key(tmp_path, htalgo):
-    keys = Keys()
+def test_growth_with_stored_hashes_asks_for_no_key(tmp_path, htalgo, keys: Keys):
     index = filled(tmp_path / "t.idx", keys, htalgo=htalgo)
     keys.asked = 0
     index.grow(1000)
@@ -396,9 +363,7 @@ def test_growth_with_stored_hashes_asks_for_no_key(tmp_path, htalgo):
 
 
 @pytest.mark.parametrize("verb", ["write", "rename"])
-def test_growth_that_fails_leaves_the_old_table(tmp_path, verb):
-    keys = Keys()
-    path = tmp_path / "t.idx"
+def test_growth_that_fails_leaves_the_old_table(tmp_path, verb, keys: Keys, path: Path):
     index = filled(path, keys)
     before = path.read_bytes()
 
@@ -411,9 +376,7 @@ def test_growth_that_fails_leaves_the_old_table(tmp_path, verb):
     check_counters(path.read_bytes())
 
 
-def test_growth_keeps_the_mode_and_replaces_a_leftover_file(tmp_path):
-    keys = Keys()
-    path = tmp_path / "t.idx"
+def test_growth_keeps_the_mode_and_replaces_a_leftover_file(tmp_path, keys: Keys, path: Path):
     link = tmp_path / "link.idx"
     filled(path, keys).close()
     path.chmod(0o640)
@@ -450,8 +413,7 @@ class Recorder(MemoryStorage):
 
 
 @pytest.mark.parametrize("change", ["insert", "delete"])
-def test_no_cell_changes_while_the_disk_still_vouches_for_it(change):
-    keys = Keys()
+def test_no_cell_changes_while_the_disk_still_vouches_for_it(change, keys: Keys):
     storage = Recorder()
     index = HIndex.create(
         storage, htsize=64, extra={"DATAEND": 0, "SYNCTIME": 0, "SYNCSIZE": 0}, key_of=keys
@@ -473,9 +435,8 @@ def test_no_cell_changes_while_the_disk_still_vouches_for_it(change):
     assert block["SYNCSIZE"] == block["FILESIZE"]
 
 
-def test_cells_are_synced_before_the_superblock_names_them():
+def test_cells_are_synced_before_the_superblock_names_them(keys: Keys):
     storage = Recorder()
-    keys = Keys()
     index = HIndex.create(storage, htsize=64, key_of=keys)
     index.insert(b"a", keys.add(b"a"))
     synced = []
@@ -485,112 +446,3 @@ def test_cells_are_synced_before_the_superblock_names_them():
     first, last = (Superblock.decode(image, file="test") for image in synced)
     assert (first["AENTRIES"], last["AENTRIES"]) == (0, 1)
     assert synced[0][4096:] == synced[1][4096:]
-
-
-# --- damage ---
-
-
-def image(**options) -> bytes:
-    keys = Keys()
-    storage = MemoryStorage()
-    with HIndex.create(storage, htsize=20, sbsize=512, key_of=keys, **options) as index:
-        for i in range(10):
-            index.insert(b"%d" % i, keys.add(b"%d" % i))
-    return bytes(storage.data)
-
-
-def use(data: bytes) -> None:
-    """Open and do everything a reader and a writer can; only FormatError may come out."""
-    for writable in (False, True):
-        try:
-            index = HIndex.open(MemoryStorage(data), writable, key_of=lambda pointer: b"")
-        except FormatError:
-            return
-        list(index.iterate())
-        index.hash(b"3")
-        index.get(0)
-        len(index)
-        if writable:
-            index.insert(b"9", 1 << 40 | 6)  # no flipped bit makes HTFREE or HTDEL of it
-            index.delete(b"3")
-            index.insert(b"new", 1 << 41 | 6)
-            index.close()
-
-
-def test_every_truncation_is_a_format_error():
-    data = image()
-    for length in range(len(data)):
-        with pytest.raises(FormatError):
-            HIndex.open(MemoryStorage(data[:length]))
-
-
-def test_file_that_shrinks_under_a_reader_is_a_corrupt_error():
-    storage = MemoryStorage(image())
-    index = HIndex.open(storage, writable=True, key_of=lambda pointer: b"")
-    storage.truncate(700)
-    for read in (lambda: list(index.iterate()), lambda: index.hash(b"1"), index.grow):
-        with pytest.raises(CorruptError, match="cut short"):
-            read()
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(at=st.integers(0, 511), bit=st.integers(0, 7), sbcksum=st.booleans())
-def test_a_flipped_superblock_bit_is_reported_or_harmless(at, bit, sbcksum):
-    data = bytearray(image(sbcksum=sbcksum))
-    data[at] ^= 1 << bit
-    if sbcksum and b"SBCKSUM " in data:  # without its name nothing is checked
-        with pytest.raises(FormatError):
-            HIndex.open(MemoryStorage(bytes(data)))
-    else:
-        use(bytes(data))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=320))
-def test_random_cells_are_harmless(noise):
-    data = bytearray(image())
-    data[512 : 512 + len(noise)] = noise
-    use(bytes(data))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=600), st.booleans())
-def test_random_bytes_are_a_format_error(noise, magic):
-    with pytest.raises(FormatError):
-        HIndex.open(MemoryStorage(b"#!WINKME" + noise if magic else noise))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("HTSIZE", 0), ("HTSIZE", -1), ("HTSIZE", 21), ("HTSIZE", 1 << 62), ("HTALGO", 9),
-        ("CELLSZ", 0), ("CELLSZ", 1), ("CELLSZ", 1 << 40), ("HTDEL", 0), ("FORMAT", 0x10),
-        ("FORMAT", 0x99), ("FILESIZE", 512), ("FILESIZE", 1 << 40), ("FILESIZE", -1),
-        ("INCOMPAT", 128),
-    ],
-)  # fmt: skip
-def test_superblock_that_makes_no_table_is_a_format_error(name, value):
-    data = image()
-    block = Superblock.decode(data, file="test")
-    block[name] = value
-    with pytest.raises(FormatError):
-        HIndex.open(MemoryStorage(block.encode() + data[512:]))
-
-
-@pytest.mark.parametrize("name", ["HTSIZE", "HTALGO"])
-def test_missing_variable_is_named(name):
-    data = image()
-    block = Superblock.decode(data, file="test")
-    del block[name]
-    with pytest.raises(FormatError, match=name):
-        HIndex.open(MemoryStorage(block.encode() + data[512:]))
-
-
-def test_defaults_of_the_seed_where_variables_are_missing():
-    data = image(cellsz=1)
-    block = Superblock.decode(data, file="test")
-    for name in ("CELLSZ", "HTFREE", "HTDEL", "FILESIZE"):
-        del block[name]
-    index = HIndex.open(MemoryStorage(block.encode() + data[512:]))
-    assert len(list(index.iterate())) == 10

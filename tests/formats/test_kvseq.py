@@ -17,7 +17,7 @@ from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import KVEntry, Layout
 from winkformats.kv.sequence import KVSeq
-from winkformats.kv.superblock import FILEINCR, HINDEX, Superblock, read_superblock
+from winkformats.kv.superblock import FILEINCR, HINDEX, KVSEQ, Superblock, read_superblock
 
 CODES = (0, 1, 2, 3, 4, 7, 24, 259, 260, 263, 459, 514)
 
@@ -33,6 +33,18 @@ def oracle_of(storage) -> tuple[oracle_format.Superblock, list[oracle_format.Ent
 
 def contents(kv: KVSeq) -> list[tuple[bytes, bytes, bool]]:
     return [(entry.key, entry.value, entry.deleted) for entry in kv]
+
+
+def stored(storage) -> list[tuple[bytes, bytes, bool]]:
+    """What a reader finds."""
+    with KVSeq.open(storage) as reader:
+        return contents(reader)
+
+
+@pytest.fixture
+def kv() -> KVSeq:
+    """A new file in memory."""
+    return KVSeq.create(MemoryStorage(name="f"))
 
 
 # --- the machine -------------------------------------------------------------------------------
@@ -256,24 +268,21 @@ def test_an_undefined_representation_is_refused_before_a_write(name):
     assert storage.size() == 0
 
 
-def test_another_format_is_refused_and_named():
-    block = Superblock.new(HINDEX, "", {"KEYREPR": 1, "VALREPR": 2})
-    with pytest.raises(FormatError, match="f: FORMAT is 0x20, not a kvseq"):
+@pytest.mark.parametrize(
+    ("form", "variables", "error", "message"),
+    [
+        (HINDEX, {}, FormatError, "f: FORMAT is 0x20, not a kvseq"),
+        (KVSEQ, {"INCOMPAT": 128}, FormatError, "f: needs extension 128 "),
+        (KVSEQ, {"FILESIZE": -1}, CorruptError, "FILESIZE"),
+        (KVSEQ, {"FILESIZE": 0}, CorruptError, "FILESIZE"),
+        (KVSEQ, {"FILESIZE": 4095}, CorruptError, "FILESIZE"),
+    ],
+)
+def test_a_superblock_that_makes_no_kvseq_is_refused_and_named(form, variables, error, message):
+    block = Superblock.new(form, "", {"KEYREPR": 1, "VALREPR": 2})
+    block.update(variables)
+    with pytest.raises(error, match=message):
         KVSeq.open(MemoryStorage(block.encode(), "f"))
-
-
-def test_an_unknown_extension_is_refused_and_named():
-    block = Superblock.new(0x10, "", {"KEYREPR": 1, "VALREPR": 2, "INCOMPAT": 128})
-    with pytest.raises(FormatError, match="f: needs extension 128 "):
-        KVSeq.open(MemoryStorage(block.encode(), "f"))
-
-
-def test_a_filesize_inside_the_superblock_is_damage():
-    block = Superblock.new(0x10, "", {"KEYREPR": 1, "VALREPR": 2})
-    for wrong in (-1, 0, 4095):
-        block["FILESIZE"] = wrong
-        with pytest.raises(CorruptError, match="FILESIZE"):
-            KVSeq.open(MemoryStorage(block.encode(), "f"))
 
 
 def test_without_filesize_the_real_size_counts_until_a_sync():
@@ -340,8 +349,7 @@ def test_what_a_file_cannot_represent_changes_nothing():
     assert (kv.end, kv.entries, contents(kv)) == (end, 1, [(b"a", b"b", False)])
 
 
-def test_deleting_twice_counts_once():
-    kv = KVSeq.create(MemoryStorage())
+def test_deleting_twice_counts_once(kv: KVSeq):
     pos = kv.append(b"a", b"b")
     kv.delete(pos)
     kv.delete(pos)
@@ -349,8 +357,7 @@ def test_deleting_twice_counts_once():
     assert kv.get(pos).deleted
 
 
-def test_a_deleted_entry_stays_deleted_when_it_is_replaced():
-    kv = KVSeq.create(MemoryStorage())
+def test_a_deleted_entry_stays_deleted_when_it_is_replaced(kv: KVSeq):
     pos = kv.append(b"a", b"b")
     kv.delete(pos)
     kv.replace(pos, b"a", b"longer")
@@ -368,13 +375,19 @@ class Counting(MemoryStorage):
         return data
 
 
-@pytest.mark.parametrize("keyrepr", [2, 3])
-def test_getting_a_long_key_does_not_read_the_rest_of_the_file(keyrepr):
-    kv = KVSeq.create(Counting(), keyrepr=keyrepr)
+def with_a_long_key(**options: int) -> tuple[KVSeq, int]:
+    """-> a file, and the position of an entry with a long key before a large one."""
+    kv = KVSeq.create(Counting(), **options)
     pos = kv.append(b"k" * 5000, b"v" * 3000)
     kv.append(b"big", bytes(3 << 20))
     kv.sync()
     kv.storage.bytes_read = 0
+    return kv, pos
+
+
+@pytest.mark.parametrize("keyrepr", [2, 3])
+def test_getting_a_long_key_does_not_read_the_rest_of_the_file(keyrepr):
+    kv, pos = with_a_long_key(keyrepr=keyrepr)
     entry = kv.get(pos)
     assert (len(entry.key), len(entry.value)) == (5000, 3000)
     assert kv.storage.bytes_read < 40_000
@@ -382,20 +395,15 @@ def test_getting_a_long_key_does_not_read_the_rest_of_the_file(keyrepr):
 
 @pytest.mark.parametrize("keyrepr", [2, 3])
 def test_a_damaged_key_length_does_not_read_the_rest_of_the_file(keyrepr):
-    kv = KVSeq.create(Counting(), keyrepr=keyrepr, kvcksum=0)
-    pos = kv.append(b"k" * 5000, b"v")
-    kv.append(b"big", bytes(3 << 20))
-    kv.sync()
+    kv, pos = with_a_long_key(keyrepr=keyrepr, kvcksum=0)
     kv.storage.patch(pos + 1, b"\x7f")
-    kv.storage.bytes_read = 0
     with pytest.raises(CorruptError, match="past the end"):
         kv.get(pos)
     assert kv.storage.bytes_read < 40_000
 
 
 @pytest.mark.parametrize("size", [4073, 4077, 4078, 4096, 5000, 1 << 20, (1 << 20) + 1])
-def test_values_around_the_first_read_and_the_write_buffer(size):
-    kv = KVSeq.create(MemoryStorage())
+def test_values_around_the_first_read_and_the_write_buffer(size, kv: KVSeq):
     rows = [(b"a", b"x" * size, False), (b"b", b"", False), (b"c", b"y" * size, False)]
     positions = [kv.append(key, value) for key, value, _ in rows]
     assert [kv.get(pos)[2] for pos in positions] == [b"a", b"b", b"c"]
@@ -439,6 +447,9 @@ def test_view_holds_an_entry_appended_after_the_last_one_shrank(exact):
 # --- writing behind ----------------------------------------------------------------------------
 
 
+CHUNK = [b"x" * 3000] * 5
+
+
 class Gate(MemoryStorage):
     """A storage whose writes wait; `fail` is raised by the next one."""
 
@@ -456,6 +467,11 @@ class Gate(MemoryStorage):
         return super().write(offset, buffers)
 
 
+@pytest.fixture
+def gated() -> KVSeq:
+    return KVSeq.create(Gate())
+
+
 def chunk_of(kv: KVSeq, values: list[bytes]) -> tuple[bytearray, list[int]]:
     chunk, positions = bytearray(), []
     for value in values:
@@ -464,38 +480,37 @@ def chunk_of(kv: KVSeq, values: list[bytes]) -> tuple[bytearray, list[int]]:
     return chunk, positions
 
 
-def test_get_waits_for_the_chunk_that_is_being_written():
-    kv = KVSeq.create(Gate())
-    chunk, positions = chunk_of(kv, [b"x" * 3000] * 5)
-    kv.reserve(len(chunk))
-    kv.storage.open.clear()
-    kv.append_encoded([chunk], 5)
-    threading.Timer(0.05, kv.storage.open.set).start()
-    assert kv.get(positions[0]).value == b"x" * 3000
+@pytest.fixture
+def waiting(gated: KVSeq) -> list[int]:
+    """The positions of CHUNK, which is being written."""
+    chunk, positions = chunk_of(gated, CHUNK)
+    gated.reserve(2 * len(chunk))
+    gated.storage.open.clear()
+    gated.append_encoded([chunk], 5)
+    threading.Timer(0.05, gated.storage.open.set).start()
+    return positions
 
 
-@pytest.mark.parametrize("use", ["view", "iterate", "sync", "append", "delete", "replace"])
-def test_everything_else_waits_too(use):
-    kv = KVSeq.create(Gate())
-    chunk, positions = chunk_of(kv, [b"x" * 3000] * 5)
-    kv.reserve(2 * len(chunk))
-    kv.storage.open.clear()
-    kv.append_encoded([chunk], 5)
-    threading.Timer(0.05, kv.storage.open.set).start()
-    if use == "view":
-        assert entry_in_view(kv, positions[0]) == b"x" * 3000
-    elif use == "sync":
-        kv.sync()
-    elif use == "append":
-        kv.append(b"k", b"small")
-    elif use == "delete":
-        kv.delete(positions[0])
-    elif use == "replace":
-        kv.replace(positions[4], b"k", b"other")
-    found = [entry.value for entry in kv]
-    expected = [b"x" * 3000] * (4 if use == "replace" else 5)
-    assert found == expected + {"append": [b"small"], "replace": [b"other"]}.get(use, [])
-    kv.close()
+@pytest.mark.parametrize("look", [lambda kv, pos: kv.get(pos).value, entry_in_view])
+def test_a_look_waits_for_the_chunk_that_is_being_written(gated: KVSeq, waiting: list[int], look):
+    assert look(gated, waiting[0]) == b"x" * 3000
+
+
+@pytest.mark.parametrize(
+    ("use", "expected"),
+    [
+        (lambda kv, pos: None, CHUNK),  # the look below
+        (lambda kv, pos: kv.sync(), CHUNK),
+        (lambda kv, pos: kv.append(b"k", b"small"), [*CHUNK, b"small"]),
+        (lambda kv, pos: kv.delete(pos[0]), CHUNK),
+        (lambda kv, pos: kv.replace(pos[4], b"k", b"other"), [*CHUNK[:4], b"other"]),
+    ],
+    ids=["iterate", "sync", "append", "delete", "replace"],
+)
+def test_everything_else_waits_too(gated: KVSeq, waiting: list[int], use, expected: list[bytes]):
+    use(gated, waiting)
+    assert [entry.value for entry in gated] == expected
+    gated.close()
 
 
 # --- when the disk refuses ---------------------------------------------------------------------
@@ -505,65 +520,59 @@ def full() -> OSError:
     return OSError(errno.ENOSPC, "no room")
 
 
-def test_nothing_is_appended_in_the_wrong_place_after_a_failure():
-    kv = KVSeq.create(Gate())
-    kv.append(b"a", b"1")
-    kv.sync()
-    kv.append(b"lost", b"x")
-    kv.storage.fail = full()
+def test_nothing_is_appended_in_the_wrong_place_after_a_failure(gated: KVSeq):
+    gated.append(b"a", b"1")
+    gated.sync()
+    gated.append(b"lost", b"x")
+    gated.storage.fail = full()
     with pytest.raises(OSError, match="no room"):
-        kv.flush()
-    assert kv.broken
-    for change in (lambda: kv.append(b"b", b"2"), kv.sync, lambda: kv.delete(kv.start)):
+        gated.flush()
+    assert gated.broken
+    for change in (lambda: gated.append(b"b", b"2"), gated.sync, lambda: gated.delete(gated.start)):
         with pytest.raises(OSError, match="settle"):
             change()
-    kv.close()
-    with KVSeq.open(kv.storage) as reader:
-        assert contents(reader) == [(b"a", b"1", False)]
-    oracle_of(kv.storage)
+    gated.close()
+    assert stored(gated.storage) == [(b"a", b"1", False)]
+    oracle_of(gated.storage)
 
 
-def test_after_settle_it_goes_on_behind_what_was_written():
-    kv = KVSeq.create(Gate())
-    kv.append(b"a", b"1")
-    kv.flush()
-    kv.append(b"lost", b"x")
-    kv.storage.fail = full()
+def test_after_settle_it_goes_on_behind_what_was_written(gated: KVSeq):
+    gated.append(b"a", b"1")
+    gated.flush()
+    gated.append(b"lost", b"x")
+    gated.storage.fail = full()
     with pytest.raises(OSError):
-        kv.flush()
-    kv.settle()
-    kv.entries = kv.aentries = 1
-    assert not kv.broken
-    kv.append(b"b", b"2")
-    kv.close()
-    with KVSeq.open(kv.storage) as reader:
-        assert contents(reader) == [(b"a", b"1", False), (b"b", b"2", False)]
-    block, entries = oracle_of(kv.storage)
+        gated.flush()
+    gated.settle()
+    gated.entries = gated.aentries = 1
+    assert not gated.broken
+    gated.append(b"b", b"2")
+    gated.close()
+    assert stored(gated.storage) == [(b"a", b"1", False), (b"b", b"2", False)]
+    block, entries = oracle_of(gated.storage)
     oracle_format.check_entry_counters(block, entries)
 
 
-def test_a_failure_of_the_writing_thread_reaches_the_next_caller():
-    kv = KVSeq.create(Gate())
-    first, _ = chunk_of(kv, [b"x"])
-    kv.append_encoded([first], 1)
-    kv.drain()
-    kept = kv.end
-    kv.storage.fail = full()
+def test_a_failure_of_the_writing_thread_reaches_the_next_caller(gated: KVSeq):
+    first, _ = chunk_of(gated, [b"x"])
+    gated.append_encoded([first], 1)
+    gated.drain()
+    kept = gated.end
+    gated.storage.fail = full()
     for _ in range(2):
-        chunk, _ = chunk_of(kv, [b"y"])
+        chunk, _ = chunk_of(gated, [b"y"])
         try:
-            kv.append_encoded([chunk], 1)
+            gated.append_encoded([chunk], 1)
         except OSError as error:
             assert "no room" in str(error)
     with pytest.raises(OSError, match="no room"):
-        kv.sync()
-    assert kv.broken
-    kv.settle()
-    assert (kv.end, kv.broken) == (kept, False)
-    kv.entries = kv.aentries = 1
-    kv.close()
-    with KVSeq.open(kv.storage) as reader:
-        assert contents(reader) == [(b"k", b"x", False)]
+        gated.sync()
+    assert gated.broken
+    gated.settle()
+    assert (gated.end, gated.broken) == (kept, False)
+    gated.entries = gated.aentries = 1
+    gated.close()
+    assert stored(gated.storage) == [(b"k", b"x", False)]
 
 
 def test_an_error_inside_with_leaves_no_hole():
@@ -573,8 +582,7 @@ def test_an_error_inside_with_leaves_no_hole():
         kv.sync()
         storage.fail = full()
         kv.append(b"b", bytes(2 << 20))
-    with KVSeq.open(storage) as reader:
-        assert contents(reader) == [(b"a", b"1", False)]
+    assert stored(storage) == [(b"a", b"1", False)]
 
 
 class Refusing(Gate):
@@ -664,22 +672,13 @@ def test_reserved_space_keeps_the_end_and_goes_on_close(tmp_path):
     assert path.stat().st_size == kv.end
 
 
-class Asked(MemoryStorage):
-    """Notes how much room is asked for, and makes none."""
-
-    def __init__(self):
-        super().__init__()
-        self.asked = []
-
-    def preallocate(self, length):
-        self.asked.append(length)
-
-
 def test_a_silly_fileincr_reserves_no_more_than_a_gibibyte():
-    kv = KVSeq.create(Asked(), extra={"FILEINCR": 2**62})
+    storage, asked = MemoryStorage(), []
+    storage.preallocate = asked.append  # and makes no room
+    kv = KVSeq.create(storage, extra={"FILEINCR": 2**62})
     kv.append(b"a", b"b")
     kv.flush()
-    assert max(kv.storage.asked) == 1 << 30
+    assert max(asked) == 1 << 30
 
 
 # --- a file that is cut short ------------------------------------------------------------------
@@ -737,8 +736,7 @@ def test_a_reader_sees_each_sync_when_it_takes_up_the_superblock():
     assert contents(reader) == [(b"a", b"1", False)]
 
 
-def test_an_iteration_ends_where_the_file_ended_when_it_began():
-    kv = KVSeq.create(MemoryStorage())
+def test_an_iteration_ends_where_the_file_ended_when_it_began(kv: KVSeq):
     kv.append(b"a", b"1")
     keys = []
     for entry in kv:

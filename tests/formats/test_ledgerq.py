@@ -9,6 +9,7 @@ import random
 import re
 import struct
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -230,54 +231,62 @@ def test_what_has_no_room_is_refused() -> None:
 # --- headers, indexes, state ---
 
 
-@pytest.mark.parametrize("size", [0, 1, 63])
-def test_a_short_header_is_damage(size: int) -> None:
-    with pytest.raises(CorruptError):
-        Header.decode(Header(1, 2).encode()[:size], file="x")
+Decoder = Callable[[bytes], object]
+DECODERS: dict[str, Decoder] = {
+    "header": lambda data: Header.decode(data, file="x"),
+    "index": lambda data: index.Sparse.decode(data, 1, file="x", size=10**6),
+    "table": lambda data: priorities.decode(data, file="x", size=99),
+    "metadata": lambda data: state.Metadata.decode(data, file="x"),
+    "retry": lambda data: state.decode_retry(data, file="x"),
+    "dedup": lambda data: state.decode_dedup(data, file="x"),
+}
+
+
+def index_of(*rows: tuple[int, int, int]) -> bytes:
+    sparse = index.Sparse()
+    for row in rows:
+        sparse.add(*row)
+    return sparse.encode(1)
 
 
 def test_every_flip_of_a_header_an_index_or_a_table_is_noticed() -> None:
-    sparse = index.Sparse()
-    for n in range(1, 5):
-        sparse.add(n, 64 + 5000 * n, n)
     tables = priorities.empty()
     tables[1][0].append(5)
     tables[1][1].append(64)
-    for data, decoded, bits in (
-        (Header(1, 2, 3, 4).encode(), lambda d: Header.decode(d, file="x"), 8 * 64),
-        (sparse.encode(1), lambda d: index.Sparse.decode(d, 1, file="x", size=10**6), 8 * 32),
-        (priorities.encode(tables, 99), lambda d: priorities.decode(d, file="x", size=99), 8 * 64),
-    ):  # fmt: skip
-        decoded(data)
+    for what, data, bits in (
+        ("header", Header(1, 2, 3, 4).encode(), 8 * 64),
+        ("index", index_of(*((n, 64 + 5000 * n, n) for n in range(1, 5))), 8 * 32),
+        ("table", priorities.encode(tables, 99), 8 * 64),
+    ):
+        DECODERS[what](data)
         for bit in range(bits):
             flipped = bytearray(data)
             flipped[bit >> 3] ^= 1 << (bit & 7)
             with pytest.raises(CorruptError):
-                decoded(bytes(flipped))
+                DECODERS[what](bytes(flipped))
 
 
-ROWS = [
-    [(1, 63, 0)], [(1, 10**7, 0)], [(0, 64, 0)], [(2, 64, 0), (1, 128, 0)], [(1, 64, 0), (2, 64, 0)]
+def metadata(*numbers: int) -> bytes:
+    return struct.pack("<IQQI", *numbers, 0)
+
+
+REFUSED: list[tuple[str, bytes]] = [
+    *(("header", Header(1, 2).encode()[:size]) for size in (0, 1, 63)),
+    ("index", index_of((1, 64, 0))[:-1]), ("index", index_of((1, 63, 0))),
+    ("index", index_of((1, 10**7, 0))), ("index", index_of((0, 64, 0))),
+    ("index", index_of((2, 64, 0), (1, 128, 0))), ("index", index_of((1, 64, 0), (2, 64, 0))),
+    ("metadata", b""), ("metadata", metadata(1, 1, 1)[:23]), ("metadata", metadata(2, 1, 1)),
+    ("metadata", metadata(1, 0, 1)), ("metadata", metadata(1, 1, 0)),
+    ("metadata", metadata(1, 1 << 63, 1)),
+    ("retry", b"[" * 100_000), ("retry", b'{"version": 1, "entries": 5}'),
+    ("retry", b'{"version": 2}'), ("retry", b"\xff"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("rows", ROWS)
-def test_an_index_that_makes_no_sense_is_refused(rows: list[tuple[int, int, int]]) -> None:
-    sparse = index.Sparse()
-    for row in rows:
-        sparse.add(*row)
+@pytest.mark.parametrize(("what", "data"), REFUSED, ids=range(len(REFUSED)))
+def test_what_makes_no_sense_is_refused(what: str, data: bytes) -> None:
     with pytest.raises(CorruptError):
-        index.Sparse.decode(sparse.encode(1), 1, file="x", size=10**6)
-    with pytest.raises(CorruptError):
-        index.Sparse.decode(sparse.encode(1)[:-1], 1, file="x", size=10**6)
-
-
-@pytest.mark.parametrize("numbers", [(2, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1 << 63, 1)])
-def test_metadata_that_make_no_sense_are_refused(numbers: tuple[int, int, int]) -> None:
-    data = struct.pack("<IQQI", *numbers, 0)
-    for part in (data, data[:23], b""):
-        with pytest.raises(CorruptError):
-            state.Metadata.decode(part, file="x")
+        DECODERS[what](data)
 
 
 KEPT = [state.Dedup("ab" * 32, 5, 6, 7, 8)]
@@ -295,17 +304,10 @@ def test_json_states_are_read_back() -> None:
 
 @given(st.sampled_from(["retry", "dedup"]), st.integers(0, 10**6), st.binary(max_size=6))
 def test_json_that_is_damaged_raises_corrupt_error(what: str, at: int, data: bytes) -> None:
-    whole = state.encode_retry(FAILED, 3) if what == "retry" else state.encode_dedup(KEPT)
-    decoded = state.decode_retry if what == "retry" else state.decode_dedup
+    whole = {"retry": state.encode_retry(FAILED, 3), "dedup": state.encode_dedup(KEPT)}[what]
     at %= len(whole)
     with suppress(CorruptError):
-        decoded(whole[:at] + data + whole[at + len(data) :], file="x")  # type: ignore[operator]
-
-
-def test_a_deep_json_is_refused() -> None:
-    for data in (b"[" * 100_000, b'{"version": 1, "entries": 5}', b'{"version": 2}', b"\xff"):
-        with pytest.raises(CorruptError):
-            state.decode_retry(data, file="x")
+        DECODERS[what](whole[:at] + data + whole[at + len(data) :])
 
 
 def test_a_journal_ends_at_the_first_row_that_is_damaged() -> None:

@@ -1,6 +1,5 @@
 """Perm beside a list, against bytes worked out by hand, and against damage."""
 
-import functools
 import random
 import struct
 
@@ -15,7 +14,6 @@ from seam import disk_calls, refusing
 from winkformats import extsort
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
-from winkformats.errors import CorruptError, FormatError
 from winkformats.extsort import ByKey, ByRight, PairRun, sort_run
 from winkformats.kv.superblock import Superblock
 from winkformats.perm import PAIR, Perm
@@ -24,6 +22,16 @@ int64s = st.integers(-(2**63), 2**63 - 1)
 rights = st.integers(0, 5) | int64s  # many ties
 pairs_of = st.tuples(int64s, rights)
 TINY = 1  # bytes: two pairs in memory at a time
+
+
+@pytest.fixture
+def storage() -> MemoryStorage:
+    return MemoryStorage()
+
+
+@pytest.fixture
+def perm(storage: MemoryStorage) -> Perm:
+    return Perm.create(storage)
 
 
 def on_disk(data: bytes) -> list[tuple[int, int]]:
@@ -122,7 +130,7 @@ def test_group_is_the_same_stable_sort_within_any_memory(tmp_path, budget, hashe
 
 @pytest.mark.parametrize("budget", [TINY, 2000, 1 << 24])
 @pytest.mark.parametrize("hashes", [1, 16, 1 << 62])
-def test_group_orders_equal_hashes_by_their_keys(budget, hashes):
+def test_group_orders_equal_hashes_by_their_keys(budget, hashes, perm: Perm):
     left, right = shuffled(400, hashes)
     keys = [b"key %d" % (i * 7919 % 200) for i in range(400)]  # each key twice
 
@@ -130,7 +138,6 @@ def test_group_orders_equal_hashes_by_their_keys(budget, hashes):
         assert a[1] == b[1]  # only equal hashes are worth a look at the keys
         return (keys[a[0]] > keys[b[0]]) - (keys[a[0]] < keys[b[0]])
 
-    perm = Perm.create(MemoryStorage())
     perm.append_many(left, right)
     perm.group(compare, budget=budget)
     pairs = zip(left.tolist(), right.tolist(), strict=True)
@@ -138,10 +145,9 @@ def test_group_orders_equal_hashes_by_their_keys(budget, hashes):
 
 
 @pytest.mark.parametrize("budget", [TINY, 2000, 1 << 24])
-def test_sort_is_stable_within_any_memory(budget):
+def test_sort_is_stable_within_any_memory(budget, perm: Perm):
     left, right = shuffled(800, 10)
     pairs = list(zip(left.tolist(), right.tolist(), strict=True))
-    perm = Perm.create(MemoryStorage())
     perm.append_many(left, right)
     perm.sort(lambda a, b: b[1] - a[1], budget=budget)
     assert list(perm.iterate()) == sorted(pairs, key=lambda pair: -pair[1])
@@ -169,9 +175,8 @@ def test_merge_keeps_the_order_of_runs_where_pairs_are_equal(runs, count, by_rig
     assert merged == sorted(everything, key=lambda pair: pair[1])
 
 
-def test_merge_in_several_passes_is_still_stable():
+def test_merge_in_several_passes_is_still_stable(storage: MemoryStorage):
     left, right = shuffled(5000, 50)
-    storage = MemoryStorage()
     extsort.write_run([np.stack((left, right), axis=1)], storage)
     passes = []
 
@@ -245,8 +250,7 @@ def test_right_integers_are_the_slots_of_the_documents(htalgo, htsize):
         assert perm.hash_keys(keys).tolist() == expected
 
 
-def test_pairs_are_laid_out_as_documented():
-    storage = MemoryStorage()
+def test_pairs_are_laid_out_as_documented(storage: MemoryStorage):
     with Perm.create(storage, htalgo=3, htsize=9, purpose="WORDS", sbsize=512) as perm:
         perm.append(-1, 2)
         perm.append_many([3], [1 << 62])
@@ -260,9 +264,7 @@ def test_pairs_are_laid_out_as_documented():
     assert block.need("HTSIZE") == 9
 
 
-def test_appended_pairs_count_only_after_sync():
-    storage = MemoryStorage()
-    perm = Perm.create(storage)
+def test_appended_pairs_count_only_after_sync(storage: MemoryStorage, perm: Perm):
     perm.append(1, 2)
     assert perm.get(0) == (1, 2)
     assert len(Perm.open(storage)) == 0
@@ -270,8 +272,7 @@ def test_appended_pairs_count_only_after_sync():
     assert list(Perm.open(storage).iterate()) == [(1, 2)]
 
 
-def test_many_single_appends_cross_the_buffer():
-    storage = MemoryStorage()
+def test_many_single_appends_cross_the_buffer(storage: MemoryStorage):
     with Perm.create(storage) as perm:
         for i in range(70_000):
             perm.append(i, -i)
@@ -280,8 +281,7 @@ def test_many_single_appends_cross_the_buffer():
 
 
 @pytest.mark.parametrize("index", [-1, 2, 1 << 62])
-def test_index_outside_the_perm_is_a_wrong_call(index):
-    perm = Perm.create(MemoryStorage())
+def test_index_outside_the_perm_is_a_wrong_call(index, perm: Perm):
     perm.append_many([1, 2], [3, 4])
     for call in (
         lambda: perm.get(index),
@@ -298,8 +298,7 @@ def test_index_outside_the_perm_is_a_wrong_call(index):
         ([1 << 64], [0]), ([-1 - (1 << 63)], [0]),
     ],
 )  # fmt: skip
-def test_append_refuses_what_is_no_int64(left, right):
-    perm = Perm.create(MemoryStorage())
+def test_append_refuses_what_is_no_int64(left, right, perm: Perm):
     with pytest.raises(ValueError):
         perm.append_many(left, right)
     if len(left) == len(right) and isinstance(left[0], int):
@@ -308,120 +307,14 @@ def test_append_refuses_what_is_no_int64(left, right):
     assert len(perm) == 0
 
 
-def test_sort_needs_exactly_one_order():
-    perm = Perm.create(MemoryStorage())
+def test_sort_needs_exactly_one_order(perm: Perm):
     with pytest.raises(ValueError, match="either"):
         perm.sort()
     with pytest.raises(ValueError, match="either"):
         perm.sort(by_left, key=lambda pair: pair)
 
 
-def test_reader_cannot_change_the_perm():
-    storage = MemoryStorage()
-    Perm.create(storage).close()
-    perm = Perm.open(storage)
-    for change in (
-        lambda: perm.append(1, 2),
-        lambda: perm.append_many([1], [2]),
-        perm.group,
-        functools.partial(perm.sort, by_left),
-        perm.sync,
-    ):
-        with pytest.raises(PermissionError):
-            change()
-    assert len(perm) == 0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"htsize": -1}, {"htalgo": 7}, {"purpose": "TOO LONG TEXT"}, {"sbsize": 64}],
-)
-def test_create_refuses_what_makes_no_perm(wrong):
-    storage = MemoryStorage()
-    with pytest.raises(ValueError):
-        Perm.create(storage, **wrong)
-    assert storage.size() == 0
-
-
 # --- damage ---
-
-
-def image(**options) -> bytes:
-    storage = MemoryStorage()
-    with Perm.create(storage, sbsize=512, **options) as perm:
-        perm.append_many(*shuffled(20, 5))
-    return bytes(storage.data)
-
-
-def use(data: bytes) -> None:
-    """Open and do everything; only FormatError may come out."""
-    for writable in (False, True):
-        try:
-            perm = Perm.open(MemoryStorage(data), writable)
-        except FormatError:
-            return
-        list(perm.iterate())
-        perm.get_many(list(range(min(len(perm), 5))))
-        perm.hash_keys([b"a"])
-        if writable:
-            perm.append(1, 2)
-            perm.group(by_left, budget=TINY)
-            perm.close()
-
-
-def test_every_truncation_is_a_format_error():
-    data = image()
-    for length in range(len(data)):
-        with pytest.raises(FormatError):
-            Perm.open(MemoryStorage(data[:length]))
-
-
-def test_file_that_shrinks_under_a_reader_is_a_corrupt_error():
-    storage = MemoryStorage(image())
-    perm = Perm.open(storage)
-    storage.truncate(540)
-    for read in (
-        lambda: list(perm.iterate()),
-        lambda: perm.get(19),
-        lambda: perm.get_many([1, 19]),
-    ):
-        with pytest.raises(CorruptError, match="cut short"):
-            read()
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(at=st.integers(0, 511), bit=st.integers(0, 7), sbcksum=st.booleans())
-def test_a_flipped_superblock_bit_is_reported_or_harmless(at, bit, sbcksum):
-    data = bytearray(image(sbcksum=sbcksum))
-    data[at] ^= 1 << bit
-    if sbcksum and b"SBCKSUM " in data:  # without its name nothing is checked
-        with pytest.raises(FormatError):
-            Perm.open(MemoryStorage(bytes(data)))
-    else:
-        use(bytes(data))
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=600), st.booleans())
-def test_random_bytes_are_a_format_error(noise, magic):
-    with pytest.raises(FormatError):
-        Perm.open(MemoryStorage(b"#!WINKME" + noise if magic else noise))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("PERMSIZE", 21), ("PERMSIZE", -1), ("PERMSIZE", 1 << 60), ("HTALGO", 9), ("HTSIZE", -1),
-        ("FORMAT", 0x20), ("FILESIZE", 512), ("FILESIZE", 1 << 40), ("INCOMPAT", 128),
-    ],
-)  # fmt: skip
-def test_superblock_that_makes_no_perm_is_a_format_error(name, value):
-    data = image()
-    block = Superblock.decode(data, file="test")
-    block[name] = value
-    with pytest.raises(FormatError):
-        Perm.open(MemoryStorage(block.encode() + data[512:]))
 
 
 def test_random_orders_beside_python(tmp_path):

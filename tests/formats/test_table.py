@@ -67,10 +67,13 @@ def check(storage: MemoryStorage, shape: Shape, bits: list[int], s: list[int]) -
         assert rows[slot] == [1000 + i, signed, *[-i] * (shape.cellsz - 2)][: shape.cellsz]
 
 
+def cells_in(storage: MemoryStorage, shape: Shape) -> np.ndarray:
+    return cells_of(shape, storage.view(storage.size()), OFFSET)
+
+
 def check_lookups(storage: MemoryStorage, shape: Shape, bits: list[int], s: list[int]) -> None:
     """`find_many` and `probe` find all of them, and nothing else."""
-    view = storage.view(storage.size())
-    cells = cells_of(shape, view, OFFSET)
+    cells = cells_in(storage, shape)
     for i, low63 in enumerate(bits):
         pointers = [
             int.from_bytes(cell[:8], "big") for _, cell in probe(shape, storage.read, OFFSET, low63)
@@ -90,6 +93,14 @@ def check_lookups(storage: MemoryStorage, shape: Shape, bits: list[int], s: list
     found, entries = used(shape, cells, 0, shape.htsize)
     assert entries == len(found) == len(bits)
     assert set(found[:, 0].tolist()) == set(range(1000, 1000 + len(bits)))
+
+
+def check_built(shape: Shape, bits: list[int], s: list[int]) -> MemoryStorage:
+    """A table that is built at once, checked in all ways."""
+    storage = built(shape, bits, s)
+    check(storage, shape, bits, s)
+    check_lookups(storage, shape, bits, s)
+    return storage
 
 
 @pytest.fixture(params=[1, 4, 16, 1 << 16])
@@ -113,9 +124,7 @@ def test_a_table_built_at_once_is_the_one_filled_key_by_key(bucket, data):
     s = [(i << 50) + 17 for i in range(n)]
     marks = data.draw(st.sampled_from(MARKS))
     shape = Shape(htsize, data.draw(st.sampled_from((1, 2, 3, 5))), *marks)
-    storage = built(shape, bits, s)
-    check(storage, shape, bits, s)
-    check_lookups(storage, shape, bits, s)
+    check_built(shape, bits, s)
 
 
 @pytest.mark.parametrize("home", [0, 5, 9])
@@ -124,17 +133,14 @@ def test_all_keys_in_one_slot_wrap_around_the_end(bucket, home, cellsz):
     bits, s = [home + 10 * i for i in range(9)], list(range(2**63, 2**63 + 9))
     for marks in MARKS:
         shape = Shape(10, cellsz, *marks)
-        storage = built(shape, bits, s)
-        check(storage, shape, bits, s)
-        check_lookups(storage, shape, bits, s)
+        check_built(shape, bits, s)
 
 
 def test_a_run_that_wraps_into_a_run_at_the_start(bucket):
     bits = [0, 0, 1, 2, 17, 18, 18, 18, 19, 19]
     s = list(range(10))
     shape = Shape(20)
-    storage = built(shape, bits, s)
-    check(storage, shape, bits, s)
+    storage = check_built(shape, bits, s)
     assert [row[0] for row in rows_of(storage, shape)][8:17] == [0] * 9
 
 
@@ -142,8 +148,7 @@ def test_a_run_that_wraps_into_a_run_at_the_start(bucket):
 def test_the_last_bucket_is_shorter_than_what_is_carried_into_it(bucket):
     bits, s = [7] * 12, list(range(12))  # 11 cells are carried out of the first bucket into one
     shape = Shape(17)
-    storage = built(shape, bits, s)
-    check(storage, shape, bits, s)
+    check_built(shape, bits, s)
 
 
 @pytest.mark.parametrize("htfree", [0, -1])
@@ -152,16 +157,14 @@ def test_a_real_bucket_border(htfree):
     bits = [border - 1] * 3 + [border - 2] * 2 + [border] + list(range(100, 200)) + [2 * border]
     s = [i * 3 + 1 for i in range(len(bits))]
     shape = Shape(2 * border + 1, 2, htfree, -2)
-    storage = built(shape, bits, s)
-    check(storage, shape, bits, s)
-    check_lookups(storage, shape, bits, s)
+    check_built(shape, bits, s)
 
 
 def test_a_table_of_one_free_cell():
     shape = Shape(1, 2, -1, -2)
     storage = built(shape, [], [])
     assert rows_of(storage, shape) == [[-1, 0]]
-    cells = cells_of(shape, storage.view(storage.size()), OFFSET)
+    cells = cells_in(storage, shape)
     one = np.array([5], np.uint64)
     assert [found.tolist() for found in find_many(shape, cells, one, one)] == [[0], [-1]]
     assert list(probe(shape, storage.read, OFFSET, 5)) == []
@@ -181,8 +184,7 @@ def table_of(shape: Shape, rows: list[tuple[int, ...]]) -> MemoryStorage:
 def test_deleted_cells_are_passed_and_free_ones_end_the_search():
     shape = Shape(5, 2, 0, 1)
     storage = table_of(shape, [(9, 7), (1, 0), (0, 0), (8, 7), (1, 0)])
-    view = storage.view(storage.size())
-    cells = cells_of(shape, view, OFFSET)
+    cells = cells_in(storage, shape)
     seven = np.full(5, 7, np.uint64)
     pointers, slots = find_many(shape, cells, seven, np.arange(5).astype(np.uint64))
     assert pointers.tolist() == [9, 0, 0, 8, 9]
@@ -195,7 +197,7 @@ def test_deleted_cells_are_passed_and_free_ones_end_the_search():
 def test_a_stored_hash_of_zero_matches_no_free_or_deleted_cell():
     shape = Shape(3, 2, -1, -2)
     storage = table_of(shape, [(-2, 0), (-1, 0), (5, 0)])
-    cells = cells_of(shape, storage.view(storage.size()), OFFSET)
+    cells = cells_in(storage, shape)
     zeros = np.zeros(2, np.uint64)
     pointers, slots = find_many(shape, cells, zeros, np.array([0, 2], np.uint64))
     assert (pointers.tolist(), slots.tolist()) == ([0, 5], [~1, 2])
@@ -204,8 +206,7 @@ def test_a_stored_hash_of_zero_matches_no_free_or_deleted_cell():
 def test_a_table_without_any_free_cell_ends_the_search():
     shape = Shape(4, 2, 0, 1)
     storage = table_of(shape, [(1, 0), (9, 7), (1, 0), (8, 6)])
-    view = storage.view(storage.size())
-    cells = cells_of(shape, view, OFFSET)
+    cells = cells_in(storage, shape)
     _, slots = find_many(shape, cells, np.array([5, 6], np.uint64), np.array([2, 2], np.uint64))
     assert slots.tolist() == [~shape.htsize, 3]
     assert [slot for slot, _ in probe(shape, storage.read, OFFSET, 2)] == [3, 1]
@@ -214,9 +215,8 @@ def test_a_table_without_any_free_cell_ends_the_search():
 def test_two_keys_with_one_hash_are_both_on_the_way():
     shape = Shape(8, 2)
     storage = built(shape, [6, 6], [99, 99])
-    view = storage.view(storage.size())
     pointers, _ = find_many(
-        shape, cells_of(shape, view, OFFSET), np.array([99], np.uint64), np.array([6], np.uint64)
+        shape, cells_in(storage, shape), np.array([99], np.uint64), np.array([6], np.uint64)
     )
     assert pointers.tolist() == [1000]
     assert [cell[:8][-2:] for _, cell in probe(shape, storage.read, OFFSET, 6)] == [
@@ -237,7 +237,7 @@ def test_no_keys_to_look_up():
     shape = Shape(3)
     storage = built(shape, [1], [1])
     nothing = np.empty(0, np.uint64)
-    cells = cells_of(shape, storage.view(storage.size()), OFFSET)
+    cells = cells_in(storage, shape)
     pointers, slots = find_many(shape, cells, nothing, nothing)
     assert len(pointers) == len(slots) == 0
 
