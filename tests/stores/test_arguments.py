@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from arguments import Call as MethodCall
+from arguments import attempt, one_wrong
 from refusals import all_raise, refuses
 from store_kinds import KINDS
 
+import winkfs
 from winkfs.errors import NoSuchFile
 from winkfs.stores import messagestore, ringpage
 from winkfs.stores.ledgerq import Queue, Rotation, create
@@ -206,3 +210,78 @@ def test_a_number_of_another_type_makes_no_store(
     with pytest.raises(TypeError, match="must be an int"):
         call(str(tmp_path / "s"))
     assert not list(tmp_path.iterdir())
+
+
+# --- all methods, and many values ---
+
+RECORDS = [b"body %d" % i * (i % 7 + 1) for i in range(60)]
+OTHERS = 20  # of the first records, whose ids are among the wrong arguments: these may go
+LIBRARY = ("close", "abort", "after_fork", "keep", "leave")  # the last of the library
+
+
+class Asked(NamedTuple):
+    """Good values of arguments, methods that are left out, how many are refused at least, and
+    options of the handle."""
+
+    good: dict[str, Any]
+    skip: tuple[str, ...]
+    refused: int
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+OF_KIND = {
+    "queue": Asked(
+        {"id": 3, "payload": b"x", "messages": lambda: [b"1"], "count": 1, "key": "k",
+         "name": "audit", "seconds": 1.0, "visible": 1.0},
+        # what waits, what removes, what returns a handle
+        ("stream", "compact", "dead_letters", "requeue"),
+        300,
+        {"window": 60},
+    ),
+    "ring": Asked(
+        {"body": b"x", "bodies": lambda: [b"1", b"2"]},
+        ("pop", "pop_many", "clear"),
+        100,
+    ),
+    "messages": Asked(
+        {"msg_id": b"fedcba9876543210", "body": b"x", "ids": lambda: [b"fedcba9876543210"],
+         "messages": lambda: [(b"fedcba9876543210", b"x")]},
+        ("beside", "candidates", "form", "place", "places", "rows"),  # of the library
+        200,
+    ),
+    "log": Asked(
+        {"recid": 2, "recids": lambda: [2], "body": b"x", "bodies": lambda: [b"x"],
+         "expected": b"y"},
+        ("begin", "snapshot", "start_compaction", "create"),
+        200,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_argument_is_one_clear_error_and_loses_nothing(kind: str, tmp_path: Path) -> None:
+    about = OF_KIND[kind]
+    on = KINDS[kind](str(tmp_path / "s"), make=True, **about.options)
+    added = {on.add(body): body for body in RECORDS}
+    kept = dict(list(added.items())[OTHERS:])
+    on.sync()
+    refused, method = 0, ""
+    for call in one_wrong(on.store, about.good, LIBRARY + about.skip):
+        if call.method != method:
+            assert kept.items() <= on.bodies().items()
+            method = call.method
+        if not _waits(call):
+            refused += attempt(on.store, call) is not None
+    assert refused > about.refused
+    on.sync()
+    on.store.close()
+    assert winkfs.verify(on.path).problems == []
+    again = KINDS[kind](on.path)
+    assert kept.items() <= again.bodies().items()
+    again.store.close()
+
+
+def _waits(call: MethodCall) -> bool:
+    """Whether a call does what it is asked to: to wait."""
+    return "timeout" in call.given

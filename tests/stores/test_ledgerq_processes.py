@@ -105,15 +105,3 @@ def test_work_of_killed_processes_is_neither_lost_nor_repeated(
         f"{len(record.pushed)} pushed, {len(record.acked)} acked, {kills} kills, {len(lost)} open"
     )
     assert not verify(path).problems
-
-
-@pytest.mark.soak
-def test_a_killed_writer_leaves_what_was_acknowledged(
-    tmp_path: Path, seed: int, soak: bool
-) -> None:
-    kills = 10_000 if soak else 60
-    script = str(WORKER.with_name("ledgerq_kills.py"))
-    command = [sys.executable, script, str(tmp_path), str(kills), str(seed)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith(f"{kills} kills"), done.stdout

@@ -49,7 +49,6 @@ from winkfs.stores.ledgerq import (
     files,
     is_queue,
 )
-from winkfs.stores.ledgerq import cursor as cursors
 from winkfs.stores.ledgerq import queue as queues
 from winkfs.stores.ledgerq import state as states
 from winkfs.stores.ledgerq import tail as tails
@@ -77,6 +76,14 @@ def popped(queue: Queue, **options: Any) -> Message:
     message = queue.pop(**options)
     assert message is not None
     return message
+
+
+def waiting(path: str) -> list[int]:
+    """Return the ids that a new look finds, without damage."""
+    with Queue(path) as queue:
+        found = ids(queue.messages())
+        assert not queue.problems
+        return found
 
 
 def drained(queue: Queue, **options: Any) -> list[int]:
@@ -584,7 +591,7 @@ assert len(ours) < 125, len(ours)
 
 
 def test_one_writes_and_others_look(path: str) -> None:
-    with Queue(path, "a") as writer, Queue(path) as looker:
+    with Queue(path, "a", rotation=SMALL) as writer, Queue(path) as looker:
         for shared in (False, True):
             with pytest.raises(Locked):
                 Queue(path, "a", shared=shared)
@@ -598,7 +605,6 @@ def test_one_writes_and_others_look(path: str) -> None:
         assert looker.refresh() and ids(looker.messages()) == [2, 3, 4, 5]
         assert ids(looker.messages(consumer="a")) == [1, 2, 3, 4, 5]
         assert not looker.refresh() and not looker.problems
-        writer._tail.rotation = SMALL
         for _ in range(3):
             writer.push_many([b"y"] * 10)
             writer.sync()
@@ -620,8 +626,7 @@ def test_a_write_that_is_going_on_is_no_damage(path: str, monkeypatch: pytest.Mo
     with Queue(path) as reader:
         assert reader.problems == [f"{segment}: 80 bytes at byte 324 are no messages"]
     monkeypatch.setattr(files, "sleep", lambda _: segment.write_bytes(whole))
-    with Queue(path) as reader:
-        assert not reader.problems and ids(reader.messages()) == [1, 2, 3]
+    assert waiting(path) == [1, 2, 3]
 
 
 def test_what_is_pushed_and_popped_during_a_verify_is_no_damage(by_priority: str) -> None:
@@ -1076,8 +1081,7 @@ def test_a_flip_in_a_closed_segment_is_skipped_and_repaired(path: str) -> None:
         queue.seek(1)
     assert len(verify(path).problems) == 2  # and message 15 is missing
     assert repaired(path)
-    with Queue(path) as queue:
-        assert ids(queue.messages()) == wanted
+    assert waiting(path) == wanted
 
 
 @pytest.mark.parametrize(("cut", "lost"), [(1, 0), (5, 1), (40, 2), (300, 10)])
@@ -1101,8 +1105,7 @@ def test_hostile_integers_are_refused_or_reported(path: str) -> None:
     for low, high in ((0, 0), (5, 1 << 62), (1, 1), (20, 11), (11, 10**9), (1 << 63, 1 << 63)):
         forged = Header(11, 1, low, high).encode()
         head.write_bytes(forged + data[64:])
-        with Queue(path) as queue:
-            assert ids(queue.messages()) == list(range(1, 26))
+        assert waiting(path) == list(range(1, 26))
     head.write_bytes(data)
     for numbers in ((1, 1 << 62), (1 << 62, 1 << 62), (5, 9)):
         Path(path, "metadata.dat").write_bytes(Metadata(*numbers).encode())
@@ -1124,8 +1127,7 @@ def test_a_sync_makes_the_name_of_a_new_segment_durable() -> None:
         queue.sync()
         for _ in range(5):
             image = disk.crash()
-            with Queue(f"{image.path}/q") as looker:
-                assert ids(looker.messages()) == list(range(1, count + 1))
+            assert waiting(f"{image.path}/q") == list(range(1, count + 1))
     queue.abort()
 
 
@@ -1219,7 +1221,3 @@ def test_memory_of_pending_messages_with_priorities(by_priority: str) -> None:
         taken, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert taken / count <= 40
-
-
-def test_main_is_the_consumer_without_a_name() -> None:
-    assert cursors.MAIN == ""

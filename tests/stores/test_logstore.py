@@ -602,7 +602,7 @@ def forged(path: str, change: Callable[[bytes], bytes]) -> None:
     with LogStore.create(path, file_size=64 << 10, cutoff=500) as store:
         store.put(b"body")
         store.commit()
-        layout = store._log.layout
+    layout = Layout.decode(Path(path, "logstore").read_bytes(), file="logstore")
     os.remove(f"{path}/index")
     name = f"{path}/data/{0:016x}"
     data = Path(name).read_bytes()

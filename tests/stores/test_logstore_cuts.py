@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from logstore_lives import SMALL, Life, content
+from logstore_lives import SMALL, Life, State, content
 from simulated.disk import Event, SimulatedDisk
 from store_kinds import looking
 
@@ -35,6 +35,13 @@ def make(disk: SimulatedDisk, **options: int) -> LogStore:
 
 def again(disk: SimulatedDisk, mode: str = "a") -> LogStore:
     return LogStore(f"{disk.path}/s", mode)
+
+
+def shows(disk: SimulatedDisk, wanted: State, mode: str = "a") -> None:
+    """Fail unless a new handle finds these records, and no damage."""
+    with again(disk, mode) as store:
+        assert content(store) == wanted
+        assert store.problems == []
 
 
 def numbers(disk: SimulatedDisk, folder: str = "data") -> set[int]:
@@ -95,9 +102,7 @@ def test_a_torn_commit_is_cut_off_and_reported() -> None:
     store.close()
     with directory_of(f"{image.path}/s/data").open("0000000000000000", "w") as storage:
         storage.truncate(storage.size() - 3)
-    with again(image, "r") as reader:
-        assert content(reader) == {first: b"first"}
-        assert reader.problems == []
+    shows(image, {first: b"first"}, "r")
     with again(image) as store:
         assert content(store) == {first: b"first"}
         assert "not synced" in store.notes[0]
@@ -125,9 +130,7 @@ def test_what_a_failed_sync_lost_is_not_built_upon() -> None:
             third = store.put(b"third")
             store.commit()
             for _ in range(10):
-                with again(disk.crash(), "r") as reader:
-                    assert content(reader) == seen | {third: b"third"}
-                    assert reader.problems == []
+                shows(disk.crash(), seen | {third: b"third"}, "r")
         assert first in seen and second < third + 2
 
 
@@ -156,9 +159,7 @@ def test_a_full_disk_leaves_nothing_half(room: int) -> None:
     store.close()
     for image in (disk, disk.crash()):
         directory_of(f"{image.path}/s").unlink(index.NAME)  # all is read
-        with again(image) as store:
-            assert content(store) == before
-            assert store.problems == []
+        shows(image, before)
 
 
 def test_a_transaction_in_several_files_is_whole_or_not_there() -> None:
@@ -197,11 +198,9 @@ def test_numbers_and_generations_wrap_around_many_times() -> None:
             }
             assert generations <= marks and 0 < len(marks) < 1 << SMALL["generation_bits"]
             image = disk.crash()
-            with again(image) as other:
-                assert content(other) == {fixed: b"fixed", hot: b"%080d" % number}
+            shows(image, {fixed: b"fixed", hot: b"%080d" % number})
             seen = disk.clone()
-            with again(seen, "r") as reader:
-                assert content(reader) == content(store)
+            shows(seen, content(store), "r")
             assert numbers(seen) == numbers(disk)
     assert disk.log.count(Event("create", f"s/data/{0:016x}")) > 3
     store.close()
@@ -229,9 +228,7 @@ def test_a_lost_old_or_damaged_saved_table_changes_nothing() -> None:
         if table is not None:
             with root.create_new(index.NAME) as storage:
                 storage.write(0, [table])
-        with again(image) as store:
-            assert content(store) == wanted
-            assert store.problems == []
+        shows(image, wanted)
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,13 @@ def content(store: MessageStore, most: int = 1000) -> set[int]:
     return set(there)
 
 
+def shows(path: str, numbers: set[int], mode: str = "r") -> None:
+    """Fail unless a new handle finds these messages, and no damage."""
+    with MessageStore(path, mode) as store:
+        assert content(store) == numbers
+        assert store.problems == []
+
+
 def segment_files(path: str) -> list[str]:
     return sorted(name for name in os.listdir(path) if name.endswith((".sqs", ".rdq")))
 
@@ -201,8 +208,7 @@ def test_segments_roll_large_bodies_are_alone_and_empty_ones_go(path: str) -> No
         assert not [call for call in calls if call.verb == "read"]
         store.remove_many(id_of(i) for i in range(300))
         assert len(segment_files(path)) <= 1
-    with MessageStore(path) as store:
-        assert content(store) == set() and store.problems == []
+    shows(path, set())
 
 
 @pytest.mark.usefixtures("segments")
@@ -220,8 +226,7 @@ def test_compaction_reclaims_and_keeps(filled: str) -> None:
         assert content(store, 300) == set(range(0, 300, 3))
         store.abort()
     for mode in "r", "a", "r":
-        with MessageStore(path, mode) as store:
-            assert content(store, 300) == set(range(0, 300, 3)) and store.problems == []
+        shows(path, set(range(0, 300, 3)), mode)
     assert verify(path).problems == []
 
 
@@ -263,8 +268,7 @@ def test_the_segment_that_grows_is_compacted_too(path: str, kept: int) -> None:
         assert store.stats()["dead_bytes"] == 0
         store.write(id_of(200), body_of(200))
         assert content(store) == {*range(kept), 200}
-    with MessageStore(path) as store:
-        assert content(store) == {*range(kept), 200}
+    shows(path, {*range(kept), 200})
 
 
 @pytest.mark.usefixtures("segments")
@@ -285,8 +289,7 @@ def test_migration_leaves_no_segment_of_version_1(path: str) -> None:
         assert content(store) == wanted
         store.abort()
     assert all(name.endswith(".sqs") for name in segment_files(path))
-    with MessageStore(path, "a") as store:
-        assert content(store) == wanted
+    shows(path, wanted, "a")
     assert verify(path).problems == []
 
 
@@ -458,8 +461,7 @@ def test_a_torn_end_is_cut_kept_and_reported(path: str) -> None:
     with MessageStore(path, "a", force=True) as store:
         assert content(store) == set(range(20)) and any(".cut" in p for p in store.problems)
     assert Path(path, "0.sqs.cut").read_bytes() == b"\xffgarbage behind it"
-    with MessageStore(path, "a") as store:
-        assert content(store) == set(range(20)) and not store.problems
+    shows(path, set(range(20)), "a")
 
 
 def test_symbolic_links_and_numbers_that_come_twice_are_refused(path: str, tmp_path: Path) -> None:
@@ -484,8 +486,7 @@ def test_salvage_finds_what_is_whole(path: str, tmp_path: Path) -> None:
     assert len(verify(path).problems) >= 2
     found = salvage(path, str(tmp_path / "new"))
     assert found["messages"] == 97 and found["lost_messages"] == 2 and found["lost_bytes"] > 0
-    with MessageStore(str(tmp_path / "new")) as store:
-        assert content(store) == set(range(99)) - {20, 50}
+    shows(str(tmp_path / "new"), set(range(99)) - {20, 50})
     with pytest.raises(Refusal, match="not empty"):
         salvage(path, str(tmp_path / "new"))
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from refusals import all_raise, refuses
 from simulated.disk import SimulatedDisk
+from store_kinds import content
 from threaded import in_threads
 
 import winkfs
@@ -51,11 +52,6 @@ def filled(path: str | Path, count: int, **options: Any) -> None:
     """Push bodies with a handle that is closed then."""
     with Ring(path, "a", **options) as ring:
         ring.push_many(bodies(count))
-
-
-def shown(path: str) -> list[bytes]:
-    with Ring(path) as ring:
-        return [record.body for record in ring.records()]
 
 
 # --- memory first ---
@@ -104,7 +100,7 @@ def test_a_record_popped_from_memory_is_not_finished_on_disk(path: str) -> None:
         ring.push_many([b"a" * 3000, b"b" * 3000, b"c" * 3000])  # b is on both
         assert ring.pop_many(2) == [b"a" * 3000, b"b" * 3000]
         ring.push_many([b"d" * 3000])
-    assert shown(path) == [b"c" * 3000, b"d" * 3000]
+    assert content(path) == [b"c" * 3000, b"d" * 3000]
     assert verify(path).problems == []
 
 
@@ -119,7 +115,7 @@ def test_what_was_read_does_not_come_again_after_a_clean_end(path: str) -> None:
         assert ring.pages.trusted and len(ring) == 30
         assert ring.pop() == bodies(50)[20]
         ring.push(b"new")
-    assert shown(path) == [*bodies(50)[21:], b"new"]
+    assert content(path) == [*bodies(50)[21:], b"new"]
 
 
 @pytest.mark.parametrize("way", ["abort", "raise", "save_tail"])
@@ -133,7 +129,7 @@ def test_without_a_clean_end_what_was_read_comes_again(path: str, way: str) -> N
             raise KeyError
     else:
         ring.abort() if way == "abort" else ring.close()
-    assert shown(path) == [*bodies(50), b"new"][: 50 + (way != "abort")]
+    assert content(path) == [*bodies(50), b"new"][: 50 + (way != "abort")]
     with Ring(path) as found:  # a page has followed what the tail was saved with
         assert found.pages.trusted == (way == "abort")
 
@@ -186,7 +182,7 @@ def test_numbers_stay_whatever_happens(path: str) -> None:
 def test_on_close_drop_loses_what_waits_in_memory(path: str) -> None:
     with Ring(path, "a", memory=4096, on_close="drop") as ring:
         ring.push_many(bodies(50))
-    kept = shown(path)
+    kept = content(path)
     assert kept == bodies(50)[: len(kept)] and ring.dropped == 50 - len(kept) > 0
 
 
@@ -198,7 +194,7 @@ def test_a_flush_pads_a_page(path: str) -> None:
         ring.flush()
         ring.flush()
         assert ring.stats()["written_bytes"] == 4 * BLOCK  # each with the count of pages
-        assert shown(path) == [b"one", b"two"]
+        assert content(path) == [b"one", b"two"]
         assert ring.pop_many(3) == [b"one", b"two"]
 
 
@@ -279,7 +275,7 @@ def test_a_close_reports_what_it_failed_to_write(tmp_path: Path) -> None:
     ring.push_many(bodies(100))
     with pytest.raises(Full):
         ring.close()
-    assert shown(str(tmp_path / "ring")) == bodies(100)[: 100 - ring.dropped]
+    assert content(str(tmp_path / "ring")) == bodies(100)[: 100 - ring.dropped]
     ring.close()
 
 
@@ -470,7 +466,7 @@ def test_a_buffer_with_a_huge_claimed_size_opens_at_once(tmp_path: Path) -> None
     started = time.monotonic()
     with Ring(path, "a") as ring:
         ring.push(bytes(1 << 20))
-    assert shown(str(path)) == [bytes(1 << 20)]
+    assert content(str(path)) == [bytes(1 << 20)]
     assert time.monotonic() - started < 10
 
 
@@ -487,7 +483,7 @@ def test_pages_of_an_older_buffer_are_none(tmp_path: Path) -> None:
         assert (len(ring), ring.problems, ring.notes) == (0, [], [])
         ring.push_many(bodies(50))
         ring.flush()
-        assert shown(str(path)) == bodies(50)
+        assert content(str(path)) == bodies(50)
     assert verify(str(path)).problems == []
 
 
@@ -595,7 +591,7 @@ def test_a_buffer_on_a_device(device: str) -> None:
         ring.push_many(bodies(8000))
         lost = ring.stats()["overwritten"]
         ring.flush()
-        assert shown(device) == bodies(8000)[ring.stats()["overwritten"] :]
+        assert content(device) == bodies(8000)[ring.stats()["overwritten"] :]
     with Ring(device, "a") as ring:
         assert (
             ring.pop() == bodies(8000)[8000 - len(ring) - 1] and ring.stats()["overwritten"] >= lost
@@ -620,7 +616,7 @@ def test_a_device_that_is_not_empty_is_not_taken(device: str) -> None:
     assert start == made.encode() + bytes(2 * 4096) + b"\x55" * BLOCK
     with Ring(device, "a") as ring:
         ring.push(b"body")
-    assert shown(device) == [b"body"] and verify(device).notes == []
+    assert content(device) == [b"body"] and verify(device).notes == []
 
 
 def test_a_device_that_became_smaller_is_refused(device: str, tmp_path: Path) -> None:
