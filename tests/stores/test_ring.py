@@ -24,7 +24,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from refusals import all_raise, refuses
 from simulated.disk import SimulatedDisk
 from store_kinds import content
-from threaded import in_threads
 
 import winkfs
 from winkformats.ringpage.metadata import BufferState, Settings
@@ -367,26 +366,6 @@ def test_a_record_that_was_written_over_is_gone_for_a_reader(path: str) -> None:
             with pytest.raises(NoSuchFile):
                 reader.read("0")
             assert len(rows) == 20 and list(reader.contents(rows)) == []
-
-
-def test_threads_push_and_pop(path: str) -> None:
-    """Each record comes once, and those of a thread in their order."""
-    found: list[bytes] = []
-    with Ring(path, "a", memory=4096) as ring:
-
-        def push(who: int) -> None:
-            for n in range(500):
-                ring.push(b"%d %d" % (who, n))
-
-        def pop() -> None:
-            while len(found) < 2000:
-                found.extend(ring.pop_many(50))
-
-        in_threads(pop, *(partial(push, who) for who in range(4)))
-    for who in range(4):
-        assert [b for b in found if b.startswith(b"%d " % who)] == [
-            b"%d %d" % (who, n) for n in range(500)
-        ]
 
 
 # --- strange bytes with right checksums ---

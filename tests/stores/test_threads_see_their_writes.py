@@ -332,16 +332,19 @@ class RingPushers(Owner[Ring]):
     def verbs(self) -> list[Callable[[], object]]:
         return [self.push, self.push_many]
 
+    def new(self) -> bytes:
+        """Return a body with the number of the thread and of the body."""
+        body = b"%d %06d " % (self.me, len(self.model)) + self.content()
+        self.model[self.me, len(self.model)] = body
+        return body
+
     def push(self) -> None:
-        self.model[self.turn] = body = b"%d " % self.me + self.content()
-        self.handle.push(body)
+        self.handle.push(self.new())
         assert len(self.handle) > 0
         self.pop()
 
     def push_many(self) -> None:
-        bodies = [b"%d " % self.me + self.content() + b"%d" % number for number in range(4)]
-        self.handle.push_many(bodies)
-        self.model |= {(self.turn, number): body for number, body in enumerate(bodies)}
+        self.handle.push_many([self.new() for _ in range(4)])
         self.popped += (some := self.handle.pop_many(3))
         assert len(some) == 3
         self.pop()
@@ -352,7 +355,9 @@ class RingPushers(Owner[Ring]):
         self.popped.append(body)
 
     def look(self, after: str) -> None:
-        pass
+        """What it has popped last of one thread has come in its order."""
+        of_one = [body for body in self.popped[-99:] if body.startswith(b"0 ")]
+        assert of_one == sorted(of_one), after
 
     def sync(self) -> None:
         self.handle.sync() if self.turn % 100 else self.handle.flush()
@@ -365,10 +370,9 @@ def test_a_ring(tmp_path: Path) -> None:
         owners = [RingPushers(ring, me) for me in THREADS]
         for owner in owners:
             owner.sync()
-        run_owners(owners, SECONDS)
-        pushed = [body for owner in owners for body in owner.model.values()]
+        model = run_owners(owners, SECONDS)
         popped = [body for owner in owners for body in owner.popped]
-        assert Counter(popped) == Counter(pushed)
+        assert Counter(popped) == Counter(model.values())
         assert ring.pop() is None and ring.empty()
     assert not winkfs.verify(path).problems
 
