@@ -149,17 +149,16 @@ def test_a_transaction_that_is_dropped_lets_go_of_its_records(store: LogStore, r
     assert store.get(recid) == b"3"
 
 
-def test_what_is_deleted_cannot_be_changed(path: str) -> None:
-    with LogStore.create(path) as store:
-        recid = store.put(b"1")
-        store.delete(recid)
-        all_raise(NoSuchFile, (lambda: store.delete(recid), lambda: store.update(recid, b"")))
-        store.commit()
-        all_raise(
-            NoSuchFile,
-            (lambda: store.delete(recid), lambda: store.compare_and_swap(recid, None, b"")),
-        )
-        assert len(store) == 0
+def test_what_is_deleted_cannot_be_changed(store: LogStore) -> None:
+    recid = store.put(b"1")
+    store.delete(recid)
+    all_raise(NoSuchFile, (lambda: store.delete(recid), lambda: store.update(recid, b"")))
+    store.commit()
+    all_raise(
+        NoSuchFile,
+        (lambda: store.delete(recid), lambda: store.compare_and_swap(recid, None, b"")),
+    )
+    assert len(store) == 0
 
 
 def test_preallocated_records_are_null_until_they_are_updated(store: LogStore) -> None:
