@@ -134,6 +134,13 @@ def content(path: str) -> list[bytes]:
         return [reader.read(name) for name in reader.names()]
 
 
+def simulated(kind: str, seed: int, **options: Any) -> tuple[SimulatedDisk, str]:
+    """Return a simulated disk, and the path of an empty store on it, s."""
+    disk = SimulatedDisk(seed)
+    KINDS[kind].create(f"{disk.path}/s", **options)
+    return disk, f"{disk.path}/s"
+
+
 @contextmanager
 def looking(disk: SimulatedDisk, look: Callable[[Event], object]) -> Iterator[None]:
     """Have the calls to a disk looked at, except those that `look` makes itself."""

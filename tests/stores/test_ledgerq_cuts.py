@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from ledgerq_lives import VARIANTS, Life
-from simulated.disk import SimulatedDisk
+from store_kinds import simulated
 
 import winkfs
-from winkfs.stores.ledgerq import Queue, create
+from winkfs.stores.ledgerq import Queue
 
 pytestmark = pytest.mark.slow
 
@@ -24,9 +24,7 @@ def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool)
 def test_a_position_ahead_of_unsynced_messages_reports_no_loss() -> None:
     """What was popped is on the disk after a power cut, and the segment, which no sync covers, is
     not: no message is missing, and the next ones have new ids."""
-    disk, seen = SimulatedDisk(1), 0
-    path = f"{disk.path}/q"
-    create(path)
+    (disk, path), seen = simulated("queue", 1), 0
     with Queue(path, "a", sync="none") as queue:
         queue.add_consumer("other")
     with Queue(path, "a", sync="none", shared=True) as queue:
@@ -34,7 +32,7 @@ def test_a_position_ahead_of_unsynced_messages_reports_no_loss() -> None:
         queue.pop_many(7)
         images = [disk.crash() for _ in range(100)]
     for image in images:
-        path, lost = f"{image.path}/q", not any(name.endswith(".log") for name in image.paths())
+        path, lost = f"{image.path}/s", not any(name.endswith(".log") for name in image.paths())
         with Queue(path) as looker:
             assert not any("missing" in line for line in looker.problems)
         with Queue(path, "a", sync="none") as queue:

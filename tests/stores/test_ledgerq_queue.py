@@ -26,8 +26,8 @@ from constants import shrink
 from flips import flip, flipped
 from refusals import all_raise, refuses
 from seam import bytes_read, disk_calls
-from simulated.disk import Event, SimulatedDisk
-from store_kinds import in_child, looking
+from simulated.disk import Event
+from store_kinds import in_child, looking, simulated
 from threaded import in_threads
 
 from winkformats.disk.paths import directory_of
@@ -910,14 +910,13 @@ def test_an_id_that_was_consumed_is_not_given_again(path: str) -> None:
 
 
 def test_a_message_is_in_the_queue_or_the_dead_letters() -> None:
-    disk = SimulatedDisk(3)
-    path, looks, rng = f"{disk.path}/q", 0, random.Random(3)
-    create(path)
+    disk, path = simulated("queue", 3)
+    looks, rng = 0, random.Random(3)
 
     def look(event: Event) -> None:
         nonlocal looks
         image = disk.crash(rng)
-        with Queue(f"{image.path}/q") as queue:
+        with Queue(f"{image.path}/s") as queue:
             found = [m.payload for m in queue.messages()]
             found += [b"bad"] * bool(queue.state.cursors[""].leased)
         if b"bad" not in found:
@@ -943,15 +942,13 @@ def test_a_message_is_in_the_queue_or_the_dead_letters() -> None:
 
 def test_what_is_removed_is_consumed_for_ledgerq_too() -> None:
     """It waits for a message that is gone."""
-    disk = SimulatedDisk(2)
-    path, looks = f"{disk.path}/q", 0
-    create(path)
+    (disk, path), looks = simulated("queue", 2), 0
 
     def look(event: Event) -> None:
         nonlocal looks
         if event.call == "unlink" and event.path.endswith(".log"):
             image = disk.crash()
-            with directory_of(f"{image.path}/q").open("metadata.dat") as storage:
+            with directory_of(f"{image.path}/s").open("metadata.dat") as storage:
                 assert Metadata.decode(storage.read(0, 24), file="").read_id == 36
             looks += 1
 
@@ -963,9 +960,7 @@ def test_what_is_removed_is_consumed_for_ledgerq_too() -> None:
 
 
 def test_unwritten_metadata_are_not_taken_for_those_of_ledgerq() -> None:
-    disk = SimulatedDisk(1)
-    path = f"{disk.path}/q"
-    create(path)
+    disk, path = simulated("queue", 1)
     with Queue(path, "a", sync="none") as queue:
         queue.push_many([b"x"] * 10)
         queue.pop()
@@ -1118,16 +1113,14 @@ def test_hostile_integers_are_refused_or_reported(path: str) -> None:
 
 
 def test_a_sync_makes_the_name_of_a_new_segment_durable() -> None:
-    disk = SimulatedDisk(1)
-    path = f"{disk.path}/q"
-    create(path)
+    disk, path = simulated("queue", 1)
     queue = Queue(path, "a", sync="none", rotation=Rotation(messages=1))
     for count in range(1, 10):
         queue.push(b"x")
         queue.sync()
         for _ in range(5):
             image = disk.crash()
-            assert waiting(f"{image.path}/q") == list(range(1, count + 1))
+            assert waiting(f"{image.path}/s") == list(range(1, count + 1))
     queue.abort()
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from message_lives import VARIANTS, Life
-from simulated.disk import Event, SimulatedDisk
-from store_kinds import looking
+from simulated.disk import Event
+from store_kinds import looking, simulated
 
-from winkfs.stores.messagestore.store import MessageStore, create
+from winkfs.stores.messagestore.store import MessageStore
 
 pytestmark = pytest.mark.slow
 # Half of a group of the journal shows within 320 images of "v1": see mutants.py.
@@ -28,9 +28,7 @@ def test_removed_segments_do_not_return_behind_a_snapshot(
 ) -> None:
     """What says that they are gone is gone then, too."""
     Life.small(monkeypatch)
-    disk, images = SimulatedDisk(1), 0
-    path = f"{disk.path}/s"
-    create(path)
+    (disk, path), images = simulated("messages", 1), 0
     store = MessageStore(path, "a")
     ids = [bytes([i]) * 16 for i in range(1, 100)]
     store.write_many((msg_id, bytes(300)) for msg_id in ids)

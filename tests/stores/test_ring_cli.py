@@ -97,10 +97,12 @@ def test_bad_input_is_one_line(run: Run, arguments: tuple[str, ...]) -> None:
         one_line(done)
 
 
-def test_wrong_usage(run: Run) -> None:
-    assert run("ring", "pop", "r", "-n", 0).status == 2
-    assert run("ring", "create", "r", "--full", "maybe").status == 2
-    assert run("ring", "create", "r", "--pages", 1).status == 2
+@pytest.mark.parametrize(
+    "arguments",
+    [("pop", "r", "-n", 0), ("create", "r", "--full", "maybe"), ("create", "r", "--pages", 1)],
+)
+def test_wrong_usage(run: Run, arguments: tuple[object, ...]) -> None:
+    assert run("ring", *arguments).status == 2
 
 
 def test_damage_is_reported_and_the_rest_is_written(run: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from ring_lives import VARIANTS, Life
 from simulated.disk import Event, SimulatedDisk
-from store_kinds import content, looking
+from store_kinds import content, looking, simulated
 
 from winkfs.errors import FormatError
 from winkfs.stores.ringpage.ring import Ring, create
@@ -43,9 +43,7 @@ def test_a_buffer_is_there_whole_or_not_at_all() -> None:
 
 @pytest.mark.parametrize("call", ["write", "sync"])
 def test_a_failed_close_is_not_recorded_as_clean(call: str) -> None:
-    disk = SimulatedDisk(3)
-    path = f"{disk.path}/ring"
-    create(path, pages=40)
+    disk, path = simulated("ring", 3, pages=40)
     with Ring(path, "a") as ring:
         ring.push_many([b"%d" % n * 100 for n in range(300)])
     ring = Ring(path, "a")
@@ -56,14 +54,13 @@ def test_a_failed_close_is_not_recorded_as_clean(call: str) -> None:
         ring.close()
     disk.arm(call, 0)
     image = disk.crash()
-    bodies = content(f"{image.path}/ring")
+    bodies = content(f"{image.path}/s")
     assert bodies[0] in (b"0" * 100, b"1" * 100) and b"299" * 100 in bodies
 
 
 def test_a_full_disk_takes_nothing_away() -> None:
-    disk = SimulatedDisk(3, capacity=6 * 4096)
-    path = f"{disk.path}/ring"
-    create(path, pages=9)
+    disk, path = simulated("ring", 3, pages=9)
+    disk.capacity = 6 * 4096
     ring = Ring(path, "a", memory=4096)
     taken = 0
     with pytest.raises(OSError, match="No space"):
@@ -77,9 +74,7 @@ def test_a_full_disk_takes_nothing_away() -> None:
 
 def test_a_sync_covers_what_a_killed_writer_left() -> None:
     """It may be in the page cache alone."""
-    disk = SimulatedDisk(5)
-    path = f"{disk.path}/ring"
-    create(path, pages=9)
+    disk, path = simulated("ring", 5, pages=9)
     ring = Ring(path, "a", memory=4096)
     ring.push_many([b"x" * 1000] * 20)
     ring.abort()
@@ -89,20 +84,18 @@ def test_a_sync_covers_what_a_killed_writer_left() -> None:
         assert count > 10
         for _ in range(30):
             image = disk.crash()
-            assert len(content(f"{image.path}/ring")) == count
+            assert len(content(f"{image.path}/s")) == count
 
 
 def test_flips_and_zeros_are_reported_and_give_no_wrong_record() -> None:
     """At each byte of the first sector of the block and of each page, and here and there else."""
-    disk = SimulatedDisk(5)
-    path = f"{disk.path}/ring"
-    create(path, pages=5)
+    disk, path = simulated("ring", 5, pages=5)
     bodies = {b"%d " % n * 60: n for n in range(300)}
     with Ring(path, "a") as ring:
         ring.push_many(bodies)
         for _ in range(20):
             ring.pop()
-    good = disk.durable("ring")
+    good = disk.durable("s")
     with Ring(path) as ring:
         wanted = [record.body for record in ring.records()]
     assert len(wanted) > 50 and ring.pages.looped
@@ -114,14 +107,14 @@ def test_flips_and_zeros_are_reported_and_give_no_wrong_record() -> None:
             if value == good[at]:
                 continue
             image = disk.clone()
-            node = image.root.entries["ring"]
+            node = image.root.entries["s"]
             data = bytearray(good)
             data[at] = value
             content = node.seen()  # type: ignore[union-attr]
             content.data[:] = data
             node.settle(content, [])  # type: ignore[union-attr]
             node.show(content)  # type: ignore[union-attr]
-            told += look_at(f"{image.path}/ring", bodies, wanted, at)
+            told += look_at(f"{image.path}/s", bodies, wanted, at)
     assert told > 1000
 
 
