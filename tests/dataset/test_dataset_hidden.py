@@ -246,9 +246,7 @@ def test_hidden_rows_of_a_damaged_shard_are_reported_and_dropped(tmp_path: Path)
     """What the damage replaced or deleted is seen again, until it is mended and not for longer."""
     root = create(tmp_path / "ds").root
     datasets.add(root, dict.fromkeys("abcd", b"old"))
-    with winkfs.dataset.open(root, "a") as dataset:
-        dataset.put("b", b"new")
-        dataset.delete("c")
+    stored.change(root, {"b": b"new", "c": None})
     shard = Log(root).latest().shards[-1]
     path = Path(f"{root}/{shard.path}.data")
     whole = path.read_bytes()

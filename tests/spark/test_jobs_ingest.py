@@ -25,7 +25,6 @@ pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
 from winkfs.spark.jobs import ingest  # noqa: E402
-from winkfs.spark.jobs import ingest as inputs  # noqa: E402
 from winkfs.spark.jobs.session import Bad  # noqa: E402
 
 pytestmark = pytest.mark.spark
@@ -68,7 +67,7 @@ def content(target: Path) -> dict[bytes, bytes]:
 def test_a_directory_a_tar_file_and_a_table_give_the_same_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "UNIT_FILES", 3)  # several units
+    monkeypatch.setattr(ingest, "UNIT_FILES", 3)  # several units
     summary = ingest.run(spark, [str(tree(tmp_path / "in"))], str(tmp_path / "tree"))
     assert (summary["bytes"], summary["bad"], summary["generation"]) == (
         sum(map(len, FILES.values())), 0, 1,
@@ -82,7 +81,7 @@ def test_a_directory_a_tar_file_and_a_table_give_the_same_files(
     names = pa.array(FILES, pa.binary())
     table = pa.table({"url": names, "body": pa.array(FILES.values(), pa.binary())})
     pq.write_table(table, tmp_path / "x.parquet")
-    columns = inputs.ParquetColumns("url", "body")
+    columns = ingest.ParquetColumns("url", "body")
     ingest.run(spark, [str(tmp_path / "x.parquet")], str(tmp_path / "pq"), columns=columns)
     assert content(tmp_path / "pq") == FILES
 
@@ -111,7 +110,7 @@ def test_a_run_that_is_broken_off_keeps_whole_rounds_and_goes_on(
     target = tmp_path / "d"
     real = ingest._commit
 
-    def commit(transaction: Any, part: list[inputs.Unit], *rest: Any) -> None:
+    def commit(transaction: Any, part: list[ingest.Unit], *rest: Any) -> None:
         if part[0].path.endswith("3.tar"):
             raise KeyboardInterrupt
         real(transaction, part, *rest)
@@ -226,7 +225,7 @@ def test_odd_members_of_tar_files_cost_themselves(spark: SparkSession, tmp_path:
         wanted |= {file.encode() for file, (kind, *_) in files if kind != "d"}
         failed += [(str(path), file or str(path)) for file in expected["failed"]]
     listed: list[Bad] = []
-    tar = inputs.TarOptions(ignore_zeros=True)
+    tar = ingest.TarOptions(ignore_zeros=True)
     summary = ingest.run(spark, paths, str(tmp_path / "d"), bad=listed.append, tar=tar)
     failed.remove((paths[-6], paths[-6]))  # case-concatenated: read on here
     assert sorted((bad.where, bad.name) for bad in listed) == sorted(failed)
@@ -272,7 +271,7 @@ def test_bad_rows_are_counted_and_missing_columns_raise(
     assert (summary["files"], summary["bad"]) == (1, 3)
     assert content(tmp_path / "d") == {b"a": b"1"}
     with pytest.raises(Refusal, match="has no column 'body'; its columns are path, content"):
-        columns = inputs.ParquetColumns(content="body")
+        columns = ingest.ParquetColumns(content="body")
         ingest.run(spark, [str(path)], str(tmp_path / "e"), columns=columns)
 
 

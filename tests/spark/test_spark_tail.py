@@ -100,18 +100,18 @@ def test_a_container_is_read_from_its_beginning_to_its_last_sync(log: Path) -> N
     assert stream.rows(later, stream.offset("latest", later)) == [("newer", b"2")]
 
 
-@pytest.mark.parametrize("files", [1, 7, 99, 100, 1000])
-def test_a_limit_of_files_cuts_exactly(files: int, log: Path) -> None:
-    found = list(Stream(log).batches(Limit(files, None)))
+@pytest.mark.parametrize(
+    ("limit", "files"),
+    [
+        *((Limit(files, None), files) for files in (1, 7, 99, 100, 1000)),
+        *((Limit(None, size), max(size // 10, 1)) for size in (1, 10, 35, 999, 1000)),
+    ],
+)
+def test_a_limit_of_files_or_bytes_cuts_exactly(limit: Limit, files: int, log: Path) -> None:
+    """A batch has one file at least, however large it is."""
+    found = list(Stream(log).batches(limit))
     assert [row for rows in found for row in rows] == FILES
     assert {len(rows) for rows in found[:-1]} <= {files}
-
-
-@pytest.mark.parametrize("size", [1, 10, 35, 999, 1000])
-def test_a_limit_of_bytes_is_kept_but_for_one_file(size: int, log: Path) -> None:
-    found = list(Stream(log).batches(Limit(None, size)))
-    assert [row for rows in found for row in rows] == FILES
-    assert {len(rows) for rows in found[:-1]} <= {max(size // 10, 1)}
 
 
 def test_the_last_entry_of_a_name_in_the_range_counts(log: Path) -> None:
