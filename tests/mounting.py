@@ -36,6 +36,7 @@ from winkmount.options import Options
 from winkmount.service import Request
 
 WINKFS = (sys.executable, "-c", "import sys; from winkfs.cli import main; sys.exit(main())")
+TESTS = Path(__file__).parent
 PATIENCE = 60.0  # seconds one mount may live before it counts as hung
 BINDING = os.environ.get(ENVIRONMENT) or KERNEL  # of all mounts that do not name one
 
@@ -76,12 +77,21 @@ def mounted(
     need_fuse()
     directory = Path(tempfile.mkdtemp(prefix="winkfs-mount-"))
     try:
-        winkfs_command("mount", os.fspath(base), directory, *options)
-        with watched(directory, patience):
+        with mounted_on(directory, base, *options, patience=patience):
             yield directory
-            winkfs_command("umount", directory)
     finally:
         directory.rmdir()
+
+
+@contextmanager
+def mounted_on(
+    directory: Path, base: str | os.PathLike[str], *options: str, patience: float = PATIENCE
+) -> Iterator[None]:
+    """Run `winkfs mount BASE DIR OPTIONS`, and `winkfs umount DIR` at the end."""
+    winkfs_command("mount", os.fspath(base), directory, *options)
+    with watched(directory, patience):
+        yield
+        winkfs_command("umount", directory)
 
 
 @contextmanager
@@ -91,7 +101,7 @@ def serving(
     """Run a program that mounts on `directory` and serves in the foreground -> the process."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        _wait(lambda: mount_at(canonical(directory)) or server.poll() is not None, 20)
+        soon(lambda: mount_at(canonical(directory)) or server.poll() is not None, 20)
         assert server.poll() is None, server.communicate()[1]
         with watched(directory, patience):
             yield server
@@ -167,12 +177,6 @@ def leave_dead(directory: Path, kind: str = "winkfs") -> None:
     wait_for_the_end(server)
 
 
-def kill_server(directory: Path) -> None:
-    """kill -9 the server of a mount, and clear the dead mount away; it can be mounted again."""
-    leave_dead(directory)
-    winkfs_command("umount", directory)
-
-
 def need(*tools: str) -> None:
     """Skip where a program is missing; on CI that is an error."""
     missing = [tool for tool in tools if not shutil.which(tool)]
@@ -219,11 +223,81 @@ def abort(mount: Mount) -> None:
         (control / "abort").write_text("1")
 
 
-def _wait(condition: Callable[[], object], seconds: float) -> None:
+def soon(fact: Callable[[], object], seconds: float = 15) -> None:
+    """Wait for a fact. A mount that follows looks once a second, and the kernel believes names for
+    another one."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not fact():
         assert time.monotonic() < deadline, "nothing happened"
         time.sleep(0.01)
+
+
+def refused(*codes: int) -> pytest.RaisesExc[OSError]:
+    """Expect an OSError with one of these error numbers."""
+    return pytest.raises(OSError, check=lambda error: error.errno in codes)
+
+
+def all_refused(code: int, *attempts: Callable[[], object]) -> None:
+    """Make each call, which must raise an OSError with this error number."""
+    for attempt in attempts:
+        with refused(code):
+            attempt()
+
+
+def sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def cool(path: str | Path) -> None:
+    """Drop a file from the page cache, where its filesystem can."""
+    with Path(path).open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def flip(path: str | Path, at: int) -> None:
+    """Change a bit of the byte at an offset."""
+    with Path(path).open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 4]))
+
+
+def all_at_once(*commands: Sequence[object], seconds: float | None = None) -> None:
+    """Run Python with these arguments, all at the same time; each must exit with 0."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, *map(str, command)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )
+        for command in commands
+    ]  # fmt: skip
+    try:
+        said = [process.communicate(timeout=seconds)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in running] == [0] * len(running), "\n".join(said)
+
+
+def grep(there: Path) -> set[str]:
+    """Run grep over all files, each of 20 lines with `needle` -> the names of those that were
+    there all the time."""
+    done = subprocess.run(["grep", "-rc", "needle", there], capture_output=True, text=True)
+    counts = dict(line.rsplit(":", 1) for line in done.stdout.splitlines())
+    gone = set()
+    for line in done.stderr.splitlines():
+        path, _, why = line.removeprefix("grep: ").partition(": ")
+        assert why == "No such file or directory", line
+        gone.add(path)
+    assert {path for path, count in counts.items() if count != "20"} <= gone
+    return {Path(path).name for path in counts.keys() - gone}
 
 
 # --- what several tests of mounts begin with ---
@@ -250,10 +324,25 @@ def base(tmp_path: Path) -> str:
 
 
 @pytest.fixture
+def empty(tmp_path: Path) -> str:
+    """Make a container without files."""
+    winkfs.create(tmp_path / "empty").close()
+    return str(tmp_path / "empty")
+
+
+@pytest.fixture
 def there(tmp_path: Path) -> Path:
     need_fuse()
     (tmp_path / "there").mkdir()
     return tmp_path / "there"
+
+
+@pytest.fixture
+def place(mount: Path, request: pytest.FixtureRequest) -> Path:
+    """Make a directory of the test's own in a mount that several share."""
+    place = mount / request.node.name.replace("[", "-").rstrip("]")
+    place.mkdir()
+    return place
 
 
 def stored(base: str, name: str) -> bytes | None:

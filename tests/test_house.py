@@ -44,8 +44,8 @@ WALKS = {
 }
 # What binds tests to the inside of the product: it has to be moved with it.
 INSIDES = {
-    "private attributes of others": 72,
-    "constants that are shrunk": 59,
+    "private attributes of others": 62,
+    "constants that are shrunk": 58,
 }
 PAGE = (house.ROOT / "docs/architecture.md").read_text()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
-from mounting import WINKFS, leave_dead, mounted, need_fuse, serving
+from mounting import WINKFS, cool, leave_dead, mounted, serving, soon
+from mounting import there as there  # a fixture
+from threaded import in_threads
 
 import winkfs
 from winkfs.mounting.container import ContainerSource
@@ -49,12 +52,6 @@ def corpus(tmp_path: Path) -> str:
         container.put_many((name(i), content(i)) for i in range(FILES))
     winkfs.reindex(base)
     return base
-
-
-def cool(base: str) -> None:
-    with Path(base + ".data").open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 # --- which files are pushed ---
@@ -98,7 +95,7 @@ class Pushes:
         if not self.ahead.takes((i, self.nodes[i], b"")):
             return False
         while self.ahead.busy or self.answered[-1:] != [self.nodes[i]]:
-            threading.Event().wait(0.001)
+            time.sleep(0.001)
         return True
 
     def close(self) -> None:
@@ -132,9 +129,9 @@ def test_only_a_reader_of_the_left_out_file_waits_for_the_pushes(
     while not pushes.going:
         taken = pushes.ahead.takes((i, pushes.nodes[i], b"")) if i not in pushes.pushed else False
         while taken and pushes.nodes[i] not in pushes.answered:
-            threading.Event().wait(0.001)
+            time.sleep(0.001)
         while pushes.ahead.busy and not pushes.going:
-            threading.Event().wait(0.001)
+            time.sleep(0.001)
         i += 1
     going = pushes.going
     marked = max(j for j in range(going[0]) if 0 < len(content(j)) <= LARGEST_PUSHED)
@@ -143,8 +140,7 @@ def test_only_a_reader_of_the_left_out_file_waits_for_the_pushes(
     assert not pushes.ahead.takes((going[3], pushes.nodes[going[3]], b""))  # or it would hang
     assert pushes.nodes[marked] not in pushes.answered
     pushes.gate.set()
-    while pushes.ahead.busy:
-        threading.Event().wait(0.001)
+    soon(lambda: not pushes.ahead.busy)
     assert pushes.nodes[marked] == pushes.answered[-1]
     assert set(going) < set(pushes.pushed)
 
@@ -180,7 +176,7 @@ def test_two_readers_in_order_at_the_same_time(pushes: Pushes) -> None:
 
 
 def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> None:
-    cool(corpus)
+    cool(corpus + ".data")
     with closing(ContainerSource(winkfs.open(corpus))) as source:
         numbers = source.numbered()
         assert numbers is not None
@@ -194,7 +190,7 @@ def test_readers_that_would_wait_for_the_disk_wait_in_threads(corpus: str) -> No
             answered.append(node)
             done.set()
 
-        cool(corpus)
+        cool(corpus + ".data")
         if numbers.present(node, 4096):  # to ask begins to read it: not of `other`
             pytest.skip("this filesystem does not drop pages, or does not tell")
         waiting = Waiting(numbers, answer)
@@ -234,8 +230,8 @@ def test_further_numbers_are_given_only_during_lookups() -> None:
 # --- through the kernel ---
 
 
-def read_part(top: Path, order: list[int], wrong: list[int]) -> None:
-    wrong += [i for i in order if (top / name(i)).read_bytes() != content(i)]
+def read_all(top: Path, order: list[int]) -> None:
+    assert [i for i in order if (top / name(i)).read_bytes() != content(i)] == []
 
 
 @pytest.mark.mount
@@ -245,25 +241,16 @@ def test_several_readers_in_and_out_of_order_read_what_is_there(corpus: str, col
     forward = list(range(FILES))
     orders = [forward, forward[::-1], forward[::3], chance.sample(forward, FILES), forward]
     if cold:
-        cool(corpus)
+        cool(corpus + ".data")
     with mounted(corpus, "--ro") as there:
-        wrong = list[int]()
-        readers = [
-            threading.Thread(target=read_part, args=(there, order, wrong)) for order in orders
-        ]
-        for reader in readers:
-            reader.start()
-        for reader in readers:
-            reader.join(60)
-        assert not any(reader.is_alive() for reader in readers)
-        assert wrong == []
+        in_threads(*[partial(read_all, there, order) for order in orders])
 
 
 def readers_of(there: Path, seconds: float) -> list[subprocess.Popen[bytes]]:
     """Two programs that read all files three times; they began some seconds ago."""
     command = f"for turn in 1 2 3; do cat {there}/folder*/* >/dev/null 2>&1; done"
     readers = [subprocess.Popen(["sh", "-c", command]) for _ in range(2)]
-    threading.Event().wait(seconds)
+    time.sleep(seconds)
     return readers
 
 
@@ -282,11 +269,8 @@ def test_a_server_that_is_killed_while_it_pushes_hangs_no_reader(
 @pytest.mark.mount
 @pytest.mark.parametrize("seconds", [0.02, 0.06])
 def test_a_server_that_is_ended_while_it_pushes_hangs_no_reader(
-    corpus: str, tmp_path: Path, seconds: float
+    corpus: str, there: Path, seconds: float
 ) -> None:
-    need_fuse()
-    there = tmp_path / "there"
-    there.mkdir()
     with serving([*WINKFS, "mount", corpus, str(there), "--ro", "-f"], there):
         readers = readers_of(there, seconds)
     for reader in readers:

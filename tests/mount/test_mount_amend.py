@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from catalog_checks import check_catalog
 from container_checks import assert_sound
+from sources import kept
+from sources import sources_end as sources_end  # a fixture
 
 import winkfs
 from winkfs.container.container import Container
@@ -36,13 +38,10 @@ def source_of(base: Path, **kind: Any) -> ContainerSource:
 @pytest.fixture(params=list(KINDS))
 def two(
     tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[list[ContainerSource]]:
+) -> list[ContainerSource]:
     """Two containers of a kind, at one moment."""
     monkeypatch.setattr("time.time_ns", lambda: NOW)
-    sources = [source_of(tmp_path / name, **KINDS[request.param]) for name in ("one", "other")]
-    yield sources
-    for source in sources:
-        source.close()
+    return [kept(source_of(tmp_path / name, **KINDS[request.param])) for name in ("one", "other")]
 
 
 def new(source: ContainerSource) -> int:

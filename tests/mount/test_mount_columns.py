@@ -12,7 +12,7 @@ from typing import Any
 import folders
 import pytest
 from container_checks import path_of
-from mounting import mounted, need, run, winkfs_command
+from mounting import mounted, need, refused, run, winkfs_command
 from typed_files import SCHEMA, assert_answers, known, make, nulls, same
 
 import winkfs
@@ -54,9 +54,8 @@ def test_programs_read_set_and_remove_values(base: Path) -> None:
         os.setxattr(file, "user.at", b"2026-01-01T01:00+01:00")
         assert os.getxattr(file, "user.at") == b"2026-01-01T00:00:00.000000Z"
         run("setfattr", "-x", "user.lang", there / "d2/f00002")
-        with pytest.raises(OSError) as caught:
+        with refused(errno.ENODATA):
             os.getxattr(there / "d2/f00002", "user.lang")
-        assert caught.value.errno == errno.ENODATA
         (there / "new").write_bytes(b"1")
         os.setxattr(there / "new", "user.good", b"1")
         assert os.getxattr(there / "new", RECORD).startswith(b"lang:string raw:binary")
@@ -79,9 +78,8 @@ def test_a_wrong_value_is_einval_and_changes_nothing(name: str, value: bytes, ba
         c.put("f", b"1", columns={"n": 5})
     with mounted(base) as there:
         before = {key: os.getxattr(there / "f", key) for key in os.listxattr(there / "f")}
-        with pytest.raises(OSError) as caught:
+        with refused(errno.EINVAL):
             os.setxattr(there / "f", f"user.{name}", value)
-        assert caught.value.errno == errno.EINVAL
         assert {key: os.getxattr(there / "f", key) for key in os.listxattr(there / "f")} == before
         os.setxattr(there / "f", "user.other", value)  # which is no column
         (there / "f").chmod(0o600)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from compressed_files import document, documents, frames_of, make
 from container_checks import assert_sound
-from mounting import mounted
-from test_mount_follow import soon
+from mounting import flip, mounted, run, soon
 
 import winkfs
 from winkfs.container.compact import compact
@@ -36,8 +34,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def assert_same(tree: Path, there: Path) -> None:
-    done = subprocess.run(["diff", "-r", tree, there], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    run("diff", "-r", tree, there)
 
 
 @pytest.mark.parametrize("options", [("--ro",), ("--ro", "--follow"), ()])
@@ -105,10 +102,7 @@ def test_a_mount_goes_on_while_contents_are_stored_otherwise(
 def test_a_damaged_frame_is_an_error_of_one_file(base: Path) -> None:
     with winkfs.open(base) as c:
         (pos,) = frames_of(c, "d/030.html")
-    path = Path(f"{base}.data")
-    data = bytearray(path.read_bytes())
-    data[pos + 40] ^= 4
-    path.write_bytes(data)
+    flip(f"{base}.data", pos + 40)
     for options in (("--ro",), ()):
         with mounted(base, *options) as there:
             for name, data in FILES.items():

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from catalog_checks import store_of
 from model_operations import LIBC
 from mounting import base as base  # a fixture
-from mounting import command, mounted, run, watched
+from mounting import mounted, mounted_on, run, sync
 from mounting import there as there  # a fixture
 
 import winkfs
-from winkfs.container.store import Store
 from winkmount.binding import BINDINGS
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
@@ -26,10 +26,12 @@ OLD = 1_577_836_800 * 10**9  # 2020-01-01
 FUTURE = 4_102_444_800 * 10**9  # 2100-01-01
 
 
-def ctime(path: Path | int) -> int:
-    return os.stat(path, follow_symlinks=False).st_ctime_ns if isinstance(path, Path) else (
-        os.fstat(path).st_ctime_ns
-    )  # fmt: skip
+def status(file: Path | int) -> os.stat_result:
+    return os.stat(file, follow_symlinks=isinstance(file, int))
+
+
+def ctime(file: Path | int) -> int:
+    return status(file).st_ctime_ns
 
 
 def is_now(ns: int, begun: int) -> bool:
@@ -37,19 +39,8 @@ def is_now(ns: int, begun: int) -> bool:
 
 
 def has_attributes(base: str, name: str) -> bool:
-    store = Store(base, writable=False)
-    try:
+    with store_of(Path(base)) as store:
         return store.inode_at(store.index.lookup(name.encode() + b"/I0"))[1].attrs is not None
-    finally:
-        store.abandon()
-
-
-def sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -66,6 +57,11 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "truncate": lambda f: os.truncate(f, 1),
     "write and utimens": lambda f: (f.write_bytes(b"bbbb"), os.utime(f, ns=(OLD, OLD))),
 }
+
+
+def times(file: Path | os.DirEntry[str]) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_ctime_ns, found.st_mtime_ns
 
 
 def make(there: Path, name: str = "f") -> Path:
@@ -91,7 +87,7 @@ def test_a_change_moves_ctime_to_now_also_for_the_next_mount(base: str) -> None:
             assert is_now(after, begun) and after > before, change
             sync(there)
             assert ctime(file) == after, change
-            wanted[change] = after, file.stat().st_mtime_ns
+            wanted[change] = times(file)
             if "utimens" in change:
                 assert wanted[change][1] in (OLD, FUTURE), change
             assert sorted(os.listxattr(file)) == (
@@ -99,14 +95,10 @@ def test_a_change_moves_ctime_to_now_also_for_the_next_mount(base: str) -> None:
                 if change == "removexattr" else ["user.there"]
             ), change  # fmt: skip
     with mounted(base, "--ro") as there:
-        for change in CHANGES:
-            found = (there / change).stat()
-            assert (found.st_ctime_ns, found.st_mtime_ns) == wanted[change], change
+        assert {change: times(there / change) for change in CHANGES} == wanted
     with mounted(base, "--ro") as there:
-        listed = {entry.name: entry.stat().st_ctime_ns for entry in os.scandir(there)}
-        assert {change: listed[change] for change in CHANGES} == {
-            change: after for change, (after, _) in wanted.items()
-        }
+        listed = {entry.name: times(entry) for entry in os.scandir(there)}
+        assert listed.items() >= wanted.items()
     with winkfs.open(base) as container:
         for change in CHANGES:
             assert container.stat(change).ctime_ns == wanted[change][0], change
@@ -127,14 +119,10 @@ def test_an_access_time_that_is_set_moves_ctime(base: str, binding: str) -> None
             (there / "gone").unlink()
             for name in ("stored", "new", "d2", "link", "implied", "", opened.fileno()):
                 file = name if isinstance(name, int) else there / name
-                before, begun, mtime = ctime(file), time.time_ns(), mtime_of(file)
+                before, begun, mtime = ctime(file), time.time_ns(), status(file).st_mtime_ns
                 set_atime(file)
                 assert is_now(ctime(file), begun) and ctime(file) > before, name
-                assert mtime_of(file) == mtime, name
-
-
-def mtime_of(file: Path | int) -> int:
-    return os.stat(file, follow_symlinks=isinstance(file, int)).st_mtime_ns
+                assert status(file).st_mtime_ns == mtime, name
 
 
 def set_atime(file: Path | int) -> None:
@@ -319,8 +307,7 @@ def test_chown_and_chmod_as_pjdfstest_asks(base: str, kind: str) -> None:
 
 def backed_up_twice(base: str, there: Path, backup: Callable[[Path], object]) -> None:
     """`backup` is called before and after the change, the second time on another mount there."""
-    assert command("mount", base, there) == (0, "")
-    with watched(there):
+    with mounted_on(there, base):
         (there / "x").mkdir()
         (there / "x/f").write_bytes(b"aaaa\n")
         (there / "x/same").write_bytes(b"same\n")
@@ -332,12 +319,9 @@ def backed_up_twice(base: str, there: Path, backup: Callable[[Path], object]) ->
         time.sleep(1.1)
         (there / "x/f").write_bytes(b"bbbb\n")
         os.utime(there / "x/f", ns=(OLD, OLD))
-        assert command("umount", there) == (0, "")
-    assert command("mount", base, there) == (0, "")
-    with watched(there):
+    with mounted_on(there, base):
         assert (there / "x/f").stat().st_mtime_ns == OLD
         backup(there / "x")
-        assert command("umount", there) == (0, "")
 
 
 def test_tar_finds_a_changed_file_with_its_old_mtime(

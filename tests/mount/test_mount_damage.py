@@ -9,10 +9,11 @@ from pathlib import Path
 
 import datasets
 import pytest
-from mounting import mounted, not_by_libfuse, server_of
+from catalog_checks import store_of
+from container_checks import path_of
+from mounting import flip, mounted, not_by_libfuse, refused, server_of, sync
 
 import winkfs
-from winkfs.container.store import Store
 
 FILES = 400
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
@@ -22,36 +23,29 @@ def content(i: int) -> bytes:
     return b"%d " % i * 300
 
 
-def corpus(base: Path, files: int = FILES) -> None:
+def fill(base: Path, files: int = FILES) -> None:
     """Files in ten directories, and BASE.cat."""
     with winkfs.create(base) as container:
         container.put_many((f"d{i % 10}/f{i:03}", content(i), 1000 + i) for i in range(files))
     winkfs.reindex(base)
 
 
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "corpus"
+
+
+@pytest.fixture
+def corpus(base: Path) -> Path:
+    """A container with all the files."""
+    fill(base)
+    return base
+
+
 def position(base: Path, name: str) -> int:
-    """Where the inode of a file stands."""
-    store = Store(os.fspath(base), writable=False)
-    try:
+    """Return the offset of the inode of a file."""
+    with store_of(base) as store:
         return store.index.lookup(name.encode() + b"/I0")
-    finally:
-        store.abandon()
-
-
-def path_of(base: Path, suffix: str) -> Path:
-    return base.with_name(base.name + suffix)
-
-
-def flip(path: Path, at: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 4]))
-
-
-def refused(code: int = errno.EIO) -> pytest.RaisesExc[OSError]:
-    return pytest.raises(OSError, check=lambda error: error.errno == code)
 
 
 def names_in(directory: Path) -> list[str]:
@@ -76,14 +70,6 @@ def readable(directory: Path, files: int = FILES) -> int:
     return count
 
 
-def sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def mapped_files(directory: Path) -> list[str]:
     """Files that the server of a mount has mapped, without libraries, and without the one page,
     never touched, that keeps a lock."""
@@ -100,10 +86,8 @@ def mapped_files(directory: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("options", [(), ("--ro",), ("--ro", "--follow"), ("--cache", "none")])
-def test_a_mount_maps_no_file_of_its_container(tmp_path: Path, options: tuple[str, ...]) -> None:
-    base = tmp_path / "corpus"
-    corpus(base)
-    with mounted(base, *options) as there:
+def test_a_mount_maps_no_file_of_its_container(corpus: Path, options: tuple[str, ...]) -> None:
+    with mounted(corpus, *options) as there:
         assert names_in(there) == all_names()
         assert readable(there) == FILES
         if "--ro" not in options:
@@ -114,8 +98,7 @@ def test_a_mount_maps_no_file_of_its_container(tmp_path: Path, options: tuple[st
         assert mapped_files(there) == []
 
 
-def test_a_mount_of_an_append_only_container_maps_no_file(tmp_path: Path) -> None:
-    base = tmp_path / "corpus"
+def test_a_mount_of_an_append_only_container_maps_no_file(base: Path) -> None:
     with winkfs.create(base, ao=True) as container:
         container.put_many((f"d{i % 10}/f{i:03}", content(i), 1000 + i) for i in range(FILES))
     with mounted(base, "-o", "timedir") as there:
@@ -129,14 +112,12 @@ def test_a_mount_of_an_append_only_container_maps_no_file(tmp_path: Path) -> Non
 @pytest.mark.parametrize("options", [(), ("--ro",)])
 @pytest.mark.parametrize("suffix", [".data", ".idx", ".cat"])
 def test_a_file_cut_short_under_a_mount_ends_what_is_gone_alone(
-    tmp_path: Path, suffix: str, options: tuple[str, ...]
+    corpus: Path, suffix: str, options: tuple[str, ...]
 ) -> None:
-    base = tmp_path / "corpus"
-    corpus(base)
-    size = path_of(base, suffix).stat().st_size
-    with mounted(base, *options) as there:
+    size = path_of(corpus, suffix).stat().st_size
+    with mounted(corpus, *options) as there:
         assert (there / "d3/f003").read_bytes() == content(3)
-        os.truncate(path_of(base, suffix), size // 2)
+        os.truncate(path_of(corpus, suffix), size // 2)
         count = readable(there)
         if suffix == ".data":
             assert FILES // 4 < count < FILES
@@ -146,27 +127,24 @@ def test_a_file_cut_short_under_a_mount_ends_what_is_gone_alone(
             assert names_in(there) == all_names()
 
 
-def test_an_index_replaced_in_place_by_a_shorter_one_is_no_end(tmp_path: Path) -> None:
-    base, other = tmp_path / "corpus", tmp_path / "small"
-    corpus(base)
-    corpus(other, 3)
-    with mounted(base) as there:
-        path_of(base, ".idx").write_bytes(path_of(other, ".idx").read_bytes())
+def test_an_index_replaced_in_place_by_a_shorter_one_is_no_end(corpus: Path) -> None:
+    other = corpus.with_name("small")
+    fill(other, 3)
+    with mounted(corpus) as there:
+        path_of(corpus, ".idx").write_bytes(path_of(other, ".idx").read_bytes())
         assert readable(there) == FILES
         (there / "d1/new").write_bytes(b"new")
         assert (there / "d1/new").read_bytes() == b"new"
-    with winkfs.open(base) as container:
+    with winkfs.open(corpus) as container:
         assert container.read("d1/new") == b"new"
         assert len(container) == FILES + 1
 
 
-def test_a_cut_index_loses_no_file_when_a_mount_writes_it_anew(tmp_path: Path) -> None:
-    base = tmp_path / "corpus"
-    corpus(base)
-    with mounted(base) as there:
-        os.truncate(path_of(base, ".idx"), 5000)
+def test_a_cut_index_loses_no_file_when_a_mount_writes_it_anew(corpus: Path) -> None:
+    with mounted(corpus) as there:
+        os.truncate(path_of(corpus, ".idx"), 5000)
         (there / "new").write_bytes(b"new")
-    with winkfs.open(base) as container:
+    with winkfs.open(corpus) as container:
         assert len(container) == FILES + 1
         assert all(container.read(f"d{i % 10}/f{i:03}") == content(i) for i in range(FILES))
 
@@ -178,16 +156,15 @@ def test_a_cut_index_loses_no_file_when_a_mount_writes_it_anew(tmp_path: Path) -
 @pytest.mark.parametrize("options", [(), ("--ro",)])
 @pytest.mark.parametrize("files", [20, FILES])
 def test_a_damaged_inode_is_listed_and_costs_no_other_file(
-    tmp_path: Path, files: int, options: tuple[str, ...]
+    base: Path, files: int, options: tuple[str, ...]
 ) -> None:
-    base = tmp_path / "corpus"
-    corpus(base, files)
+    fill(base, files)
     flip(path_of(base, ".data"), position(base, "d3/f013") + 60)
     with mounted(base, *options) as there:
         assert names_in(there) == all_names(files)
         assert readable(there, files) == files - 1
         assert (there / "d3/f013").stat().st_size == len(content(13))  # as the catalog has it
-        with refused():
+        with refused(errno.EIO):
             (there / "d3/f013").read_bytes()
 
 
@@ -195,16 +172,14 @@ def test_a_damaged_inode_is_listed_and_costs_no_other_file(
 @pytest.mark.parametrize("options", [(), ("--ro",)])
 @pytest.mark.parametrize("at", [1, 2, 3, 6, 10, 11])
 def test_a_damaged_name_costs_no_other_and_is_in_the_catalog(
-    tmp_path: Path, at: int, options: tuple[str, ...], again: bool
+    corpus: Path, at: int, options: tuple[str, ...], again: bool
 ) -> None:
     """`again`: the catalog is made after the damage."""
-    base = tmp_path / "corpus"
-    corpus(base)
-    flip(path_of(base, ".data"), position(base, "d3/f013") + at)
+    flip(path_of(corpus, ".data"), position(corpus, "d3/f013") + at)
     if again:
-        path_of(base, ".cat").unlink()
-    with mounted(base, *options) as there:
-        with refused():
+        path_of(corpus, ".cat").unlink()
+    with mounted(corpus, *options) as there:
+        with refused(errno.EIO):
             (there / "d3/f013").stat()
         others = [name for name in all_names() if name != "d3/f013"]
         assert names_in(there) == (others if again else all_names())
@@ -212,8 +187,7 @@ def test_a_damaged_name_costs_no_other_and_is_in_the_catalog(
         (there / "d3/nothing").exists()
 
 
-def test_a_damaged_directory_entry_hides_nothing_below_it(tmp_path: Path) -> None:
-    base = tmp_path / "corpus"
+def test_a_damaged_directory_entry_hides_nothing_below_it(base: Path) -> None:
     with winkfs.create(base) as container:
         container.put("d", b"", ftype=winkfs.FileType.DIR)
         for i in range(5):
@@ -225,10 +199,9 @@ def test_a_damaged_directory_entry_hides_nothing_below_it(tmp_path: Path) -> Non
         assert (there / "d/3").read_bytes() == content(3)
 
 
-def test_the_search_is_not_led_astray_by_a_damaged_name(tmp_path: Path) -> None:
+def test_the_search_is_not_led_astray_by_a_damaged_name(base: Path) -> None:
     """One flipped bit in each name in turn: all others are found, and listed where they belong."""
-    base = tmp_path / "corpus"
-    corpus(base, 30)
+    fill(base, 30)
     for i in range(0, 30, 4):
         data = path_of(base, ".data").read_bytes()
         flip(path_of(base, ".data"), position(base, f"d{i % 10}/f{i:03}") + 3)

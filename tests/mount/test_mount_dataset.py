@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import os
-import shutil
 import stat
 import subprocess
 import time
@@ -17,12 +16,23 @@ from pathlib import Path
 import datasets
 import pytest
 from mount_requests import Asker, info
-from mounting import WINKFS, command, mounted, run, serving, watched
+from mounting import (
+    WINKFS,
+    all_refused,
+    command,
+    flip,
+    mounted,
+    refused,
+    run,
+    serving,
+    soon,
+    watched,
+)
 from mounting import there as there  # a fixture
 from openfiles import opened
 from seam import disk_calls, refusing
-from test_mount_follow import soon
-from test_mount_names import at, listed, refused, walk
+from sources import assert_resumable, at, contents, dataset, listed, walk
+from sources import sources_end as sources_end  # a fixture
 
 import winkfs
 from winkfs import FileType
@@ -43,11 +53,6 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def contents(view: DatasetSource) -> dict[bytes, bytes]:
-    paths = sorted(path for path in walk(view) if not path.endswith(b"/"))
-    return {path: view.read(at(view, os.fsdecode(path)), 0, 1 << 30) for path in paths}
-
-
 def one_after_another(*generations: list[dict[str, bytes]]) -> dict[str, bytes]:
     """What is seen after commits of these shards."""
     files = [item for shards in generations for shard in shards for item in shard.items()]
@@ -57,30 +62,13 @@ def one_after_another(*generations: list[dict[str, bytes]]) -> dict[str, bytes]:
 # --- names ---
 
 
-def test_newest_file_of_a_name_is_shown_once(root: Path) -> None:
-    first = [{"a/1": b"1", "a/2": b"2", "b": b"old"}, {"a/3": b"3", "a/2": b"later in the list"}]
-    second = [{"b": b"new", "c/d/e": b"e"}]
-    datasets.add(root, *first)
-    datasets.add(root, *second)
-    datasets.delete(root, "a/1", "nothing")
-    view = DatasetSource(str(root))
-    expected = one_after_another(first, second)
-    del expected["a/1"]
-    assert contents(view) == {name.encode(): data for name, data in expected.items()}
-    with refused(errno.ENOENT):
-        at(view, "a/1")
-    with refused(errno.ENOENT):
-        at(view, "nothing")
-    view.close()
-
-
 def test_names_of_many_shards_come_in_one_order(root: Path) -> None:
     """More than a batch in each, with what begins alike and is a prefix of another."""
     names = [f"d{i % 3}/{'x' * (i % 40)}{i % 700}" for i in range(6000)] + ["d0", "d1!", "d1-/z"]
     names = list(dict.fromkeys(names))
     shards = [{name: name.encode() for name in names[k::7]} for k in range(7)]
     datasets.add(root, *shards)
-    view = DatasetSource(str(root))
+    view = dataset(root)
     order = view.tree.overlay.order
     assert order.names(0, len(names)) == sorted(name.encode() for name in names)
     shown = walk(view)
@@ -88,17 +76,6 @@ def test_names_of_many_shards_come_in_one_order(root: Path) -> None:
     others = {b"d0/", b"d0/@file", b"d1/", b"d2/", b"d1-/"}
     assert shown - {name.encode() for name in names} == others
     assert view.tree.overlay.order.clashes == 1
-    view.close()
-
-
-def test_ids_of_files_differ_over_shards(root: Path) -> None:
-    datasets.add(root, *({f"{k}-{i}": b"x" for i in range(50)} for k in range(4)))
-    view = DatasetSource(str(root))
-    handle = view.opendir(view.root)
-    ids = {entry.attr.id for entry in view.readdir(handle, 0)}
-    assert len(ids) == 200 and max(ids) < 1 << 62
-    view.releasedir(handle)
-    view.close()
 
 
 def test_file_of_one_shard_is_in_the_directory_of_another(
@@ -106,23 +83,12 @@ def test_file_of_one_shard_is_in_the_directory_of_another(
 ) -> None:
     datasets.add(root, {"a": b"1", "b/c": b"c"}, {"a/x": b"x", "b": b"2", "d": b"d"})
     with caplog.at_level(logging.WARNING):
-        view = DatasetSource(str(root))
+        view = dataset(root)
     assert contents(view) == {
         b"a/@file": b"1", b"a/x": b"x", b"b/@file": b"2", b"b/c": b"c", b"d": b"d",
     }  # fmt: skip
     assert not caplog.text
     assert view.lookup(view.root, b"a").is_dir
-    view.close()
-
-
-def test_names_that_are_no_paths_are_shown_unless_too_long(root: Path) -> None:
-    odd = ["a//b", "../up", "a/./b", "/rooted", "d/" + "n" * 256]
-    datasets.add(root, dict.fromkeys(odd[:3], b"1"), dict.fromkeys([*odd[3:], "a/b"], b"2"))
-    view = DatasetSource(str(root))
-    assert contents(view) == {
-        b"a/@/b": b"1", b"@../up": b"1", b"a/@./b": b"1", b"@/rooted": b"2", b"a/b": b"2",
-    }  # fmt: skip
-    view.close()
 
 
 def special(container: Container) -> None:
@@ -138,7 +104,7 @@ def special(container: Container) -> None:
 
 def test_attributes_links_directories_and_holes(root: Path) -> None:
     datasets.commit(root, [lambda c: c.put("other", b"o"), special])
-    view = DatasetSource(str(root))
+    view = dataset(root)
     private, folder = view.lookup(view.root, b"private"), view.lookup(view.root, b"d")
     assert (stat.S_IMODE(private.mode), private.uid, private.gid) == (0o640, 3, 4)
     assert (private.size, private.mtime_ns) == (1, 5)
@@ -155,14 +121,14 @@ def test_attributes_links_directories_and_holes(root: Path) -> None:
     facts = view.facts(private.id)
     assert facts["shard"].endswith("/00001-0") and facts["ftype"] == "f"
     walk(view)
-    view.close()
 
 
 def test_changes_are_refused(root: Path) -> None:
     datasets.add(root, {"a": b"a"})
     asker, file = Asker(DatasetSource(str(root))), info(os.O_RDONLY)
     asker.open("/a", file)
-    for call in (
+    all_refused(
+        errno.EROFS,
         lambda: asker.create("/n", 0o644, info()),
         lambda: asker.mkdir("/n", 0o755),
         lambda: asker.open("/a", info()),
@@ -172,20 +138,16 @@ def test_changes_are_refused(root: Path) -> None:
         lambda: asker.truncate("/a", 0),
         lambda: asker.chmod("/a", 0),
         lambda: asker.setxattr("/a", "user.x", b"", 0),
-    ):
-        with refused(errno.EROFS):
-            call()
+    )
     asker.release(None, file)
     asker.close()
 
 
 def test_empty_data_set(root: Path) -> None:
-    job = datasets.begin(root)
-    job.commit([])
-    view = DatasetSource(str(root))
+    datasets.commit(root, [])
+    view = dataset(root)
     assert listed(view, view.root) == []
     assert not view.refresh()
-    view.close()
 
 
 # --- generations ---
@@ -193,7 +155,7 @@ def test_empty_data_set(root: Path) -> None:
 
 def test_refresh_shows_the_next_generation(root: Path) -> None:
     datasets.add(root, {"a": b"1", "d/b": b"1"}, {"c": b"1"})
-    view, fixed = DatasetSource(str(root)), DatasetSource(str(root), as_of=1)
+    view, fixed = dataset(root), dataset(root, as_of=1)
     ids = {name: at(view, name) for name in ("a", "d/b", "c", "d")}
     datasets.add(root, {"a": b"2", "d/e": b"2"})
     datasets.delete(root, "c")
@@ -205,13 +167,11 @@ def test_refresh_shows_the_next_generation(root: Path) -> None:
         with refused(errno.ESTALE):
             view.stat(ids[name])
     assert view.status()["generation"] == 3 and view.status()["bytes"] == 3
-    view.close()
-    fixed.close()
 
 
 def test_file_replaced_while_it_is_open_stays_readable(root: Path) -> None:
     datasets.add(root, {"a": b"first", "b": b"b"})
-    view = DatasetSource(str(root))
+    view = dataset(root)
     id = at(view, "a")
     view.open(id, write=False, truncate=False)
     datasets.add(root, {"a": b"second"})
@@ -221,7 +181,6 @@ def test_file_replaced_while_it_is_open_stays_readable(root: Path) -> None:
     view.release(id)
     with refused(errno.ESTALE):
         view.read(id, 0, 99)
-    view.close()
 
 
 def compacted(root: Path) -> None:
@@ -236,7 +195,7 @@ def compacted(root: Path) -> None:
 def test_compaction_and_vacuum_under_a_mount(root: Path) -> None:
     files = {f"d/{i}": b"%d" % i for i in range(300)}
     datasets.add(root, dict(list(files.items())[::2]), dict(list(files.items())[1::2]))
-    view, other = DatasetSource(str(root)), DatasetSource(str(root))
+    view, other = dataset(root), dataset(root)
     id, later = at(view, "d/7"), at(view, "d/8")
     handle = view.opendir(at(view, "d"))
     half = view.readdir(handle, 0)
@@ -256,8 +215,6 @@ def test_compaction_and_vacuum_under_a_mount(root: Path) -> None:
     view.releasedir(handle)
     assert len(opened(root)) < before  # the old shard is closed
     assert contents(other) == contents(view)  # never refreshed: what it has open stays readable
-    view.close()
-    other.close()
 
 
 NOON = 1_795_176_000  # 2026-11-20 12:00 UTC
@@ -270,7 +227,7 @@ def test_files_of_all_shards_by_the_hour(root: Path) -> None:
     long = "d" * 200 + "/" + "e" * 200
     datasets.commit(root, [at_times({"before": -1, "a/b%": 0, "old": 5, "d/late": 3599})], ao=True)
     datasets.commit(root, [at_times({"a/c": 7, long: 8, "old": 3600, "tomorrow": 86_400})], ao=True)
-    view = DatasetSource(str(root), timedir=True)
+    view = dataset(root, timedir=True)
     shown = {path for path in walk(view) if path.startswith(b".time/")}
     links = {path[6:] for path in shown if not path.endswith(b"/")}
     cut = next(path for path in links if len(path) > 200)
@@ -282,110 +239,48 @@ def test_files_of_all_shards_by_the_hour(root: Path) -> None:
         target = view.readlink(at(view, f".time/{path.decode()}"))
         assert at(view, target.removeprefix(b"../../../").decode()) > 0
     hour = at(view, ".time/2026-11-20/12")
-    names = listed(view, hour)
-    handle = view.opendir(hour)
-    offsets = [entry.offset for entry in view.readdir(handle, 0)]
-    assert [listed(view, hour, offset) for offset in offsets] == [names[i:] for i in range(1, 5)]
+    assert len(assert_resumable(view, hour)) == 4
     datasets.commit(root, [at_times({"much later": 10 * 86_400})])
     assert view.refresh() and len(listed(view, at(view, ".time"))) == 3
-    view.close()
 
 
 # --- what is broken ---
 
 
-def broken(root: Path) -> tuple[DatasetSource, str]:
-    """A view of three shards -> with the base of that in the middle."""
-    view = DatasetSource(str(root))
-    return view, snapshot(root).shards[1].base
-
-
-def three(root: Path) -> None:
+@pytest.fixture
+def three(root: Path) -> str:
+    """Make a data set of three shards -> the base of that in the middle."""
     datasets.add(root, {"a/1": b"a1"}, {"b": b"b" * 50, "a/2": b"a2", "e": b""}, {"c": b"c"})
     DatasetSource(str(root)).close()  # hidden rows are known from now on
-
-
-def test_lost_data_file_costs_the_contents_of_its_files(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    three(root)
-    whole, base = broken(root)
-    seen = walk(whole)
-    os.unlink(base + ".data")
-    assert whole.read(at(whole, "b"), 0, 99) == b"b" * 50
-    view, _ = broken(root)
-    assert f"{base}" in caplog.text and "its files cannot be read" in caplog.text
-    assert walk(view) == seen
-    for name in "b", "a/2", "e":
-        with refused(errno.EIO):
-            view.read(at(view, name), 0, 99)
-    assert view.read(at(view, "a/1"), 0, 9) == b"a1" and view.read(at(view, "c"), 0, 9) == b"c"
-    assert view.lookup(view.root, b"b").size == 50 and view.status()["broken_shards"] == 1
-    view.close()
-    whole.close()
+    return snapshot(root).shards[1].base
 
 
 def test_lost_shard_costs_its_files_and_no_others(
-    root: Path, caplog: pytest.LogCaptureFixture
+    root: Path, three: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    three(root)
-    view, base = broken(root)
-    view.close()
-    remove_files(base)
-    view, _ = broken(root)
-    assert contents(view) == {b"a/1": b"a1", b"c": b"c"}
+    remove_files(three)
+    assert contents(dataset(root)) == {b"a/1": b"a1", b"c": b"c"}
     assert "3 files are not shown" in caplog.text
-    view.close()
 
 
-def test_an_unreadable_catalog_is_closed_and_rebuilt_from_inodes(
-    root: Path,
-) -> None:
-    three(root)
+def test_an_unreadable_catalog_is_closed_and_rebuilt_from_inodes(root: Path, three: str) -> None:
     with disk_calls(refusing("read", ".cat")) as calls:
-        view, _ = broken(root)
+        view = dataset(root)
     assert any(call.verb == "read" and call.path.endswith(".cat") for call in calls)
     assert contents(view) == {b"a/1": b"a1", b"a/2": b"a2", b"b": b"b" * 50, b"c": b"c", b"e": b""}
     view.close()
     assert opened(root) == []
 
 
-@pytest.mark.parametrize("how", ["missing", "damaged", "foreign"])
-def test_catalog_that_cannot_be_believed_is_made_from_the_inodes(root: Path, how: str) -> None:
-    three(root)
-    view, base = broken(root)
-    expected = contents(view)
-    view.close()
-    path = Path(base + ".cat")
-    if how == "missing":
-        path.unlink()
-    elif how == "damaged":
-        data = bytearray(path.read_bytes())
-        data[data.index(b"a/2")] ^= 4
-        path.write_bytes(data)
-    else:
-        shutil.copy(snapshot(root).shards[0].base + ".cat", path)
-    view, _ = broken(root)
-    assert contents(view) == expected
-    view.close()
-
-
-def test_another_container_in_the_place_of_a_shard_is_not_read(root: Path) -> None:
-    three(root)
-    view, base = broken(root)
-    view.close()
-    remove_files(base)
-    with winkfs.create(base) as container:
+def test_another_container_in_the_place_of_a_shard_is_not_read(root: Path, three: str) -> None:
+    remove_files(three)
+    with winkfs.create(three) as container:
         container.put_many([("b", b"x" * 50), ("a/2", b"xx"), ("e", b"")])
-    view, _ = broken(root)
-    with refused(errno.EIO):
-        view.read(at(view, "b"), 0, 99) if b"b" in walk(view) else refuse_eio()
+    view = dataset(root)
+    if b"b" in walk(view):  # or it is not shown at all
+        with refused(errno.EIO):
+            view.read(at(view, "b"), 0, 99)
     assert view.read(at(view, "c"), 0, 9) == b"c"
-    view.close()
-
-
-def refuse_eio() -> None:
-    raise OSError(errno.EIO, "not shown at all")
 
 
 # --- through the kernel ---
@@ -432,7 +327,7 @@ def test_tools_see_what_they_see_in_a_directory(root: Path, tmp_path: Path) -> N
         grep = ["grep", "-r", "-l", "--null", "new"]
         assert sorted(run(*grep, cwd=there).split("\0")) == sorted(run(*grep, cwd=tree).split("\0"))
         run("cp", "-a", there, copy)
-        with pytest.raises(OSError, check=lambda e: e.errno == errno.EROFS):
+        with refused(errno.EROFS):
             (there / "more").write_bytes(b"")
     for path in tree.rglob("*"):  # implied directories have the time of the generation
         if path.is_file():
@@ -513,9 +408,7 @@ def test_follow_shows_generations_and_keeps_open_files(root: Path) -> None:
 def test_a_damaged_file_raises_alone_and_is_logged(root: Path, there: Path) -> None:
     datasets.add(root, {"a": b"good", "b": b"damaged" * 20}, {"c": b"good"})
     data = next(root.glob("*/00000-0.data"))
-    raw = bytearray(data.read_bytes())
-    raw[raw.index(b"damaged" * 20) + 9] ^= 1
-    data.write_bytes(raw)
+    flip(data, data.read_bytes().index(b"damaged" * 20) + 9)
     with serving([*WINKFS, "mount", "-f", "--ro", root, there], there) as server:
         with refused(errno.EIO):
             (there / "b").read_bytes()

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import tempfile
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import mounting
@@ -19,6 +21,7 @@ from memory_source import MemorySource
 from mounting import (
     command,
     request,
+    run,
     server_of,
     stored,
     verified,
@@ -52,10 +55,15 @@ def test_lazy_unmount_keeps_what_the_last_user_writes(base: str, there: Path) ->
     assert stored(base, "new") == b"late"
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers have little time to answer, and umount to wait in silence."""
+    shrink(monkeypatch, "a mount", answer=0.3, wait=0.2)
+
+
 @pytest.mark.mount
-def test_hung_server_does_not_hang_the_next_commands(
-    base: str, there: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("impatient")
+def test_hung_server_does_not_hang_the_next_commands(base: str, there: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to be sure of ending it")
     assert command("mount", base, there) == (0, "")
@@ -63,7 +71,6 @@ def test_hung_server_does_not_hang_the_next_commands(
         server = os.pidfd_open(server_of(there))
         signal.pidfd_send_signal(server, signal.SIGSTOP)
         try:
-            shrink(monkeypatch, "a mount", answer=0.3)
             with pytest.raises(MountError, match="no answer: winkfs umount --force"):
                 service.check(Request(MemorySource, "winkfs", base, str(there), Options()))
             assert command("umount", "--force", there) == (0, "")
@@ -73,10 +80,16 @@ def test_hung_server_does_not_hang_the_next_commands(
     assert verified(base)
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """umount soon says why it waits."""
-    shrink(monkeypatch, "a mount", wait=0.2)
+def noted(there: Path, release: Callable[[], object]) -> list[str]:
+    """Unmount, and release the mount when it is stated what keeps the server -> what is stated."""
+    said: list[str] = []
+
+    def note(line: str) -> None:
+        said.append(line)
+        release()
+
+    unmount(there, "winkfs", note=note)
+    return said
 
 
 @pytest.mark.mount
@@ -94,13 +107,7 @@ def test_umount_names_the_processes_that_keep_the_server(base: str, there: Path)
             other.stdin.write(b"it runs\n")
             other.stdin.flush()
             other.stdout.readline()
-            said: list[str] = []
-
-            def note(line: str) -> None:
-                said.append(line)
-                other.kill()  # the last mount goes, then the server, then our waiting
-
-            unmount(there, "winkfs", note=note)
+            said = noted(there, other.kill)  # the last mount goes, then the server
     why = f"process {other.pid} (cat) has it mounted too"
     assert said == [f"{there}: unmounted; waiting for its server, process {server}: {why}"]
 
@@ -115,13 +122,7 @@ def test_umount_names_the_other_mount_points(base: str, there: Path, tmp_path: P
     assert command("mount", base, there) == (0, "")
     with watched(there):
         subprocess.run(["mount", "--bind", there, other], check=True)
-        said: list[str] = []
-
-        def note(line: str) -> None:
-            said.append(line)
-            subprocess.run(["umount", other], check=True)
-
-        unmount(there, "winkfs", note=note)
+        said = noted(there, partial(run, "umount", other))
     assert len(said) == 1 and said[0].endswith(f": it is mounted on {other} too")
 
 

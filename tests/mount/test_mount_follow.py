@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mounting import mounted
+from mounting import mounted, soon
 
 import winkfs
 
 pytestmark = pytest.mark.in_memory
-
-
-def soon(fact: Callable[[], bool]) -> None:
-    """After the second between two looks and the one the kernel believes names, if it is quiet."""
-    deadline = time.monotonic() + 15
-    while not fact():
-        assert time.monotonic() < deadline, "not followed"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -63,15 +54,3 @@ def test_followed_server_that_is_quiet_writes_nothing(base: str) -> None:
         assert (there / "old").read_bytes() == b"old"
         after = os.stat(f"{base}.data")
     assert (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size)
-
-
-@pytest.mark.mount
-def test_read_only_mount_without_follow_is_of_one_moment(base: str) -> None:
-    with mounted(base, "--ro") as there, winkfs.open(base, "a") as writer:
-        writer.put("new", b"new")
-        writer.put("old", b"changed")
-        writer.sync()
-        time.sleep(1.5)
-        assert sorted(os.listdir(there)) == ["d", "gone", "old"]
-        assert (there / "old").read_bytes() == b"old"
-        assert not (there / "new").exists()

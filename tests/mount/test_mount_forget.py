@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from memory_source import MemorySource
-from mounting import mounted
+from mounting import mounted, sync
 
 import winkfs
 from winkmount.kernel import protocol as p
@@ -210,9 +210,7 @@ def test_mounts_of_one_container_push_no_pages_of_another_state(tmp_path: Path) 
         for i in range(0, FILES, 2):
             (there / f"d/f{i:03}").write_bytes(b"new %d" % i)
         new = [b"new %d" % i if i % 2 == 0 else old[i] for i in range(FILES)]
-        folder = os.open(there, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        sync(there)
         with mounted(base, "--ro") as after:
             for _ in range(2):
                 assert contents(after) == new

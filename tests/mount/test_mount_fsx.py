@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fsx import Exerciser, Wrong
-from mounting import mounted
+from mounting import TESTS, all_at_once, mounted
 
 import winkfs
 
 pytestmark = pytest.mark.in_memory
 
-HERE = Path(__file__).parents[1]
 PART = 50_000  # operations in one container, which grows by all that is written
 LARGEST = [256 << 10, 40_000, 3 << 20]  # bytes; the last one is gathered and stored in parts
-
-
-def exercise(*commands: list[object]) -> None:
-    """Run fsx.py with each of the arguments, all at once."""
-    running = [
-        subprocess.Popen(
-            [sys.executable, HERE / "fsx.py", *map(str, command)], stderr=subprocess.PIPE, text=True
-        )
-        for command in commands
-    ]
-    said = [process.communicate()[1] for process in running]
-    assert [process.returncode for process in running] == [0] * len(running), "\n".join(said)
 
 
 @pytest.mark.mount
@@ -49,12 +34,10 @@ def test_random_reads_and_writes_of_one_file(
                 operations = min(PART, total - done) // 4
                 numbers = ["--operations", operations, "--largest", largest, "--seed"]
                 first = seed * 1000 + part * 4 + turn * 2
-                exercise(
-                    *[
-                        [there / model.name, model, *numbers, first + number]
-                        for number, model in enumerate(models)
-                    ]
-                )
+                all_at_once(*[
+                    [TESTS / "fsx.py", there / model.name, model, *numbers, first + number]
+                    for number, model in enumerate(models)
+                ])  # fmt: skip
         assert winkfs.verify(base).problems == []
         with winkfs.open(base) as container:
             for model in models:

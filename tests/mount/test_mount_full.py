@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 from folders import mount_disk
-from mounting import mounted
+from mounting import TESTS, mounted, refused
 
 import winkfs
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
-HERE = Path(__file__).parents[1]
 SIZE = 64 << 20  # bytes of the disk
 
 
@@ -39,11 +38,23 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
+@pytest.fixture
+def base(disk: Path) -> Iterator[str]:
+    """Yield the path for a container on the disk; it is verified at the end."""
+    yield str(disk / "corpus")
+    assert winkfs.verify(disk / "corpus").problems == []
+
+
+@pytest.fixture
+def ballast(disk: Path) -> Path:
+    return disk / "ballast"
+
+
 def fill(there: Path, names: str, seed: int) -> dict[str, bytes]:
     """Several processes write until there is no room -> the files that no call refused."""
     writers = [
         subprocess.Popen(
-            [sys.executable, HERE / "disk_writer.py", there, name, str(seed)],
+            [sys.executable, TESTS / "disk_writer.py", there, name, str(seed)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for name in names
@@ -70,9 +81,8 @@ def differing(there: Path, kept: dict[str, bytes]) -> list[str]:
 
 @pytest.mark.parametrize("ao", [False, True])
 def test_full_disk_refuses_writers_and_loses_nothing_it_took(
-    disk: Path, seed: int, ao: bool
+    base: str, ballast: Path, seed: int, ao: bool
 ) -> None:
-    base, ballast = str(disk / "corpus"), disk / "ballast"
     winkfs.create(base, ao=ao).close()
     ballast.write_bytes(bytes(20 << 20))
     with mounted(base, "-o", "sync_every=0.5", patience=200) as there:
@@ -87,14 +97,20 @@ def test_full_disk_refuses_writers_and_loses_nothing_it_took(
         kept |= fill(there, "def", seed + 1)
         assert differing(there, kept) == []
         assert len([name for name in kept if name[0] in "def"]) > 10
-    assert winkfs.verify(base).problems == []
     with mounted(base, "--ro") as there:
         assert differing(there, kept) == []
 
 
+def fill_up(ballast: Path) -> None:
+    with ballast.open("wb", buffering=0) as file, refused(errno.ENOSPC):
+        while True:
+            file.write(bytes(4096))
+
+
 @pytest.mark.parametrize("ao", [False, True])
-def test_what_was_taken_is_kept_when_a_stranger_fills_the_disk(disk: Path, ao: bool) -> None:
-    base, ballast = str(disk / "corpus"), disk / "ballast"
+def test_what_was_taken_is_kept_when_a_stranger_fills_the_disk(
+    base: str, ballast: Path, ao: bool
+) -> None:
     winkfs.create(base, ao=ao).close()
     kept = {f"f{n}": random.Random(n).randbytes(n * 300) for n in range(200)}
     kept["large"] = random.Random(0).randbytes(3 << 20)
@@ -102,23 +118,19 @@ def test_what_was_taken_is_kept_when_a_stranger_fills_the_disk(disk: Path, ao: b
         files = [os.open(there / name, os.O_CREAT | os.O_WRONLY) for name in kept]
         for file, data in zip(files, kept.values(), strict=True):
             assert os.write(file, data) == len(data)
-        with ballast.open("wb", buffering=0) as file, pytest.raises(OSError):
-            while True:
-                file.write(bytes(4096))
+        fill_up(ballast)
         with pytest.raises(OSError), (there / "later").open("wb", buffering=0) as file:
             file.write(bytes(1 << 20))
         for file in files:
             os.fsync(file)
             os.close(file)
         assert differing(there, kept) == []
-    assert winkfs.verify(base).problems == []
     with mounted(base, "--ro") as there:
         assert differing(there, kept) == []
 
 
-def test_fsync_on_a_full_disk_is_refused_or_durable(disk: Path) -> None:
+def test_fsync_on_a_full_disk_is_refused_or_durable(base: str) -> None:
     """A file that grows by small writes until there is no room: what fsync took stays."""
-    base = str(disk / "corpus")
     winkfs.create(base).close()
     line = b"%063d\n" % 7
     with mounted(base, "-o", "sync_every=1000", patience=200) as there:
@@ -137,11 +149,9 @@ def test_fsync_on_a_full_disk_is_refused_or_durable(disk: Path) -> None:
     with mounted(base, "--ro") as there:
         data = (there / "log").read_bytes()
         assert len(data) >= synced and data == line * (len(data) // 64)
-    assert winkfs.verify(base).problems == []
 
 
-def test_open_file_that_is_removed_needs_no_room(disk: Path) -> None:
-    base, ballast = str(disk / "corpus"), disk / "ballast"
+def test_open_file_that_is_removed_needs_no_room(base: str, ballast: Path) -> None:
     data = random.Random(1).randbytes(16 << 20)
     with winkfs.create(base) as container:
         container.put("large", data)
@@ -150,22 +160,18 @@ def test_open_file_that_is_removed_needs_no_room(disk: Path) -> None:
         mounted(base, "--cache", "none", patience=200) as there,
         (there / "large").open("r+b", buffering=0) as file,
     ):
-        with ballast.open("wb", buffering=0) as filler, pytest.raises(OSError):
-            while True:
-                filler.write(bytes(4096))
+        fill_up(ballast)
         (there / "large").unlink()
         assert os.listdir(there) == ["other"]
         (there / "other").unlink()
         os.fsync(file.fileno())
         assert file.read() == data
-        with pytest.raises(OSError) as refused:
+        with refused(errno.ENOSPC):
             os.pwrite(file.fileno(), b"x", 5)
-        assert refused.value.errno == errno.ENOSPC
         assert os.pread(file.fileno(), 100, 0) == data[:100]
         ballast.unlink()
         time.sleep(0.1)  # how long it is believed that the disk is full
         assert os.pwrite(file.fileno(), b"x", 5) == 1
         assert os.pread(file.fileno(), len(data), 0) == data[:5] + b"x" + data[6:]
-    assert winkfs.verify(base).problems == []
     with winkfs.open(base) as container:
         assert list(container) == []

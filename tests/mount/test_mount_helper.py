@@ -11,7 +11,8 @@ from pathlib import Path
 
 import datasets
 import pytest
-from mounting import WINKFS, need_fuse, serving, watched
+from mounting import WINKFS, serving, watched
+from mounting import there as there  # a fixture
 from private import ROOT, Private, programs
 
 import winkfs
@@ -35,11 +36,20 @@ def private(tmp_path: Path) -> Private:
     return found
 
 
-def install(private: Private) -> None:
-    """What docs/mount.md says."""
+def done_by(private: Private, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script, which must exit with 0."""
+    done = private.run(script)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture
+def installed(private: Private) -> Private:
+    """With the helpers of mount(8), as docs/mount.md describes it."""
     shutil.move(private.directory / "mount.winkfs", private.sbin)
     shutil.move(private.directory / "umount.winkfs", private.sbin)
     (private.sbin / "umount.fuse.winkfs").symlink_to("umount.winkfs")
+    return private
 
 
 CHECK = 'cat mnt/f; grep " fuse.winkfs " /proc/mounts; umount mnt; ! mountpoint -q mnt'
@@ -55,60 +65,54 @@ CHECK = 'cat mnt/f; grep " fuse.winkfs " /proc/mounts; umount mnt; ! mountpoint 
     ],
 )
 def test_mount_fuse_is_enough(private: Private, command: str, shown: str) -> None:
-    done = private.run(f"{command}\n{CHECK}")
-    assert done.returncode == 0, done.stderr
+    done = done_by(private, f"{command}\n{CHECK}")
     assert done.stdout.startswith(
         f"content\n{private.directory}/my\\040corpus {private.directory}/mnt fuse.winkfs {shown},"
     )
 
 
 @pytest.mark.mount
-def test_line_in_fstab_for_a_data_set(private: Private) -> None:
-    datasets.add(private.directory / "set", {"f": b"old\n"})
-    datasets.add(private.directory / "set", {"f": b"new\n"})
-    install(private)
-    line = f"{private.directory}/set {private.directory}/mnt winkfs ro,as_of=1,noauto 0 0"
-    (private.directory / "fstab").write_text(line + "\n")
-    done = private.run(f"mount --bind fstab /etc/fstab && mount mnt && {CHECK}")
-    assert done.returncode == 0, done.stderr
+def test_line_in_fstab_for_a_data_set(installed: Private) -> None:
+    datasets.add(installed.directory / "set", {"f": b"old\n"})
+    datasets.add(installed.directory / "set", {"f": b"new\n"})
+    line = f"{installed.directory}/set {installed.directory}/mnt winkfs ro,as_of=1,noauto 0 0"
+    (installed.directory / "fstab").write_text(line + "\n")
+    done = done_by(installed, f"mount --bind fstab /etc/fstab && mount mnt && {CHECK}")
     assert done.stdout.startswith("old\n")
 
 
 @pytest.mark.mount
 @pytest.mark.parametrize("kind", ["winkfs", "fuse.winkfs"])
-def test_line_in_fstab(private: Private, kind: str) -> None:
-    install(private)
-    (private.directory / "fstab").write_text(
-        f"{private.directory}/my\\040corpus {private.directory}/mnt {kind} "
+def test_line_in_fstab(installed: Private, kind: str) -> None:
+    (installed.directory / "fstab").write_text(
+        f"{installed.directory}/my\\040corpus {installed.directory}/mnt {kind} "
         "defaults,ro,nofail,_netdev,relatime,x-systemd.automount,comment=a,uid=12,umask=027 0 0\n"
     )
     script = f"mount -T fstab -a\nstat -c '%a %u' mnt/f\n{CHECK}"
-    done = private.run(script)
-    assert done.returncode == 0, done.stderr
+    done = done_by(installed, script)
     assert done.stdout.startswith("750 12\ncontent\n")
 
 
 @pytest.mark.mount
-def test_umount_returns_when_the_container_is_closed(private: Private) -> None:
-    install(private)
-    done = private.run(
+def test_umount_returns_when_the_container_is_closed(installed: Private) -> None:
+    done_by(
+        installed,
         """
         mount -t winkfs 'my corpus' mnt
         head -c 50000000 /dev/zero > mnt/new
         pid=$(cat 'my corpus.lock')
         umount mnt
         ! kill -0 $pid
-        """
+        """,
     )
-    assert done.returncode == 0, done.stderr
-    with winkfs.open(private.directory / "my corpus", "a") as container:
+    with winkfs.open(installed.directory / "my corpus", "a") as container:
         assert container.stat("new").size == 50_000_000
 
 
 @pytest.mark.mount
-def test_a_lazy_umount_keeps_open_directories(private: Private) -> None:
-    install(private)
-    done = private.run(
+def test_a_lazy_umount_keeps_open_directories(installed: Private) -> None:
+    done = done_by(
+        installed,
         """
         mount -t winkfs 'my corpus' mnt
         exec 9< mnt/f
@@ -116,10 +120,9 @@ def test_a_lazy_umount_keeps_open_directories(private: Private) -> None:
         umount -l mnt
         ! mountpoint -q mnt
         cat <&9
-        """
+        """,
     )
-    assert (done.returncode, done.stdout) == (0, "content\n"), done.stderr
-    assert "busy" in done.stderr
+    assert done.stdout == "content\n" and "busy" in done.stderr
 
 
 @pytest.mark.mount
@@ -136,27 +139,25 @@ def test_a_lazy_umount_keeps_open_directories(private: Private) -> None:
     ],
 )
 def test_failure_has_a_status_of_mount_and_one_line(
-    private: Private, command: str, status: int, said: str
+    installed: Private, command: str, status: int, said: str
 ) -> None:
-    install(private)
-    done = private.run(command)
+    done = installed.run(command)
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.mount
-def test_trial_and_sloppy_mounts(private: Private) -> None:
-    install(private)
-    done = private.run(
+def test_trial_and_sloppy_mounts(installed: Private) -> None:
+    done = done_by(
+        installed,
         """
         mount -f -n -v -t winkfs 'my corpus' mnt
         ! mountpoint -q mnt
         mount -s -t winkfs 'my corpus' mnt -o bogus,of=another
         cat mnt/f
         if mount mnt -o remount,ro; then exit 7; fi
-        """
+        """,
     )
-    assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("content\n")
     assert "remount: a mount cannot be changed" in done.stderr
 
@@ -188,12 +189,9 @@ def test_wrong_call_of_a_helper_mounts_nothing(
 @pytest.mark.mount
 @pytest.mark.parametrize("abstract", [True, False])
 def test_systemd_is_notified_when_the_mount_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool
+    tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool
 ) -> None:
-    need_fuse()
     winkfs.create(tmp_path / "corpus").close()
-    there = tmp_path / "there"
-    there.mkdir()
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(f"\0winkfs-{os.getpid()}@1" if abstract else "notify@1")
@@ -206,8 +204,9 @@ def test_systemd_is_notified_when_the_mount_answers(
 
 
 @pytest.mark.mount
-def test_unit_starts_serves_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need_fuse()
+def test_unit_starts_serves_and_stops(
+    tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs(tmp_path)
     settings = dict(
         line.split("=", 1)
@@ -217,8 +216,6 @@ def test_unit_starts_serves_and_stops(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (settings["Type"], settings["KillMode"]) == ("notify", "mixed")
     with winkfs.create(tmp_path / "my corpus") as container:
         container.put("f", b"x")
-    there = tmp_path / "there"
-    there.mkdir()
     values = {
         "${BASE}": str(tmp_path / "my corpus"), "${DIR}": str(there),
         "${OPTIONS}": settings["Environment"].partition("=")[2],
@@ -248,11 +245,8 @@ def test_systemd_finds_no_fault_in_the_unit(tmp_path: Path) -> None:
 
 
 @pytest.mark.mount
-def test_options_of_mount_fuse_alone_reach_the_server(tmp_path: Path) -> None:
-    need_fuse()
+def test_options_of_mount_fuse_alone_reach_the_server(tmp_path: Path, there: Path) -> None:
     winkfs.create(tmp_path / "corpus").close()
-    there = tmp_path / "there"
-    there.mkdir()
     command = [*WINKFS, str(tmp_path / "corpus"), str(there), "-o", "ro,dev,suid"]
     assert subprocess.run(command, capture_output=True, timeout=60).stderr == b""
     with watched(there):

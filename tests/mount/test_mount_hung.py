@@ -16,12 +16,12 @@ from mounting import base as base  # fixtures
 from mounting import (
     command,
     mounted,
+    mounted_on,
     not_by_libfuse,
     server_of,
     stored,
     verified,
     wait_for_the_end,
-    watched,
 )
 from mounting import there as there
 
@@ -92,14 +92,12 @@ def ended(found: list[subprocess.Popen[str]], seconds: float) -> None:
 
 
 def test_a_killed_server_leaves_no_caller_waiting(base: str, there: Path) -> None:
-    assert command("mount", base, there, "-o", "sync_every=1000") == (0, "")
-    with watched(there), callers(there) as found:
+    with mounted_on(there, base, "-o", "sync_every=1000"), callers(there) as found:
         server = os.pidfd_open(server_of(there))
         stop(server, found)
         signal.pidfd_send_signal(server, signal.SIGKILL)
         ended(found, 10)
         wait_for_the_end(server)
-        assert command("umount", there) == (0, "")
     assert verified(base)
 
 
@@ -108,8 +106,7 @@ def test_a_killed_server_leaves_no_caller_waiting(base: str, there: Path) -> Non
 @pytest.mark.slow
 def test_a_hung_server_blocks_no_caller_and_loses_nothing(base: str, there: Path) -> None:
     """It goes on when the kernel has ended the mount: then it stores what was written."""
-    assert command("mount", base, there, *TIMEOUT) == (0, "")
-    with watched(there):
+    with mounted_on(there, base, *TIMEOUT):
         (there / "before").write_bytes(b"acknowledged")
         with callers(there) as found:
             server = os.pidfd_open(server_of(there))
@@ -117,7 +114,6 @@ def test_a_hung_server_blocks_no_caller_and_loses_nothing(base: str, there: Path
             ended(found, 45)
         signal.pidfd_send_signal(server, signal.SIGCONT)
         wait_for_the_end(server)
-        assert command("umount", there) == (0, "")
     assert stored(base, "before") == b"acknowledged"
     assert stored(base, "written") == b""
     assert verified(base)

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 from crash_writer import Known, Value, faults
-from mounting import leave_dead, mounted, winkfs_command
+from mounting import TESTS, leave_dead, mounted, soon, winkfs_command
 
 import winkfs
 
 pytestmark = [pytest.mark.mount, pytest.mark.soak]
 
-HERE = Path(__file__).parents[1]
 WRITERS = 3
 PATIENCE = 1800.0
 
@@ -29,16 +28,13 @@ def write_until_it_is_killed(
     """Kill it so many seconds after the first writer has finished something -> when that was."""
     writers = [
         subprocess.Popen(
-            [sys.executable, HERE / "crash_writer.py", there, log, kind, str(seed * 10 + number)],
+            [sys.executable, TESTS / "crash_writer.py", there, log, kind, str(seed * 10 + number)],
             stderr=subprocess.PIPE,
         )
         for number, log in enumerate(logs)
     ]
     try:
-        deadline = time.monotonic() + 30
-        while not any(log.exists() and b'"done"' in log.read_bytes() for log in logs):
-            assert time.monotonic() < deadline, "nobody writes"
-            time.sleep(0.01)
+        soon(lambda: any(log.exists() and b'"done"' in log.read_bytes() for log in logs), 30)
         time.sleep(seconds)
         running = [writer.poll() for writer in writers]
         killed = time.time()

@@ -8,22 +8,19 @@ from pathlib import Path
 
 import pytest
 import warm
+from mounting import empty as empty  # a fixture
 from mounting import is_readable, mounted, server_of
 from openfiles import descriptors
-
-import winkfs
 
 pytestmark = [pytest.mark.mount, pytest.mark.soak, pytest.mark.in_memory]
 
 
-def test_24_mounts_in_a_row_leave_nothing_behind(tmp_path: Path) -> None:
-    base = str(tmp_path / "corpus")
-    winkfs.create(base).close()
+def test_24_mounts_in_a_row_leave_nothing_behind(empty: str, tmp_path: Path) -> None:
     warm.run(["--version"], 20)  # whoever runs the commands keeps pipes
     before = descriptors()
     servers, places = [], []
     for turn in range(24):
-        with mounted(base, *(["--ro"] if turn % 4 == 3 else [])) as there:
+        with mounted(empty, *(["--ro"] if turn % 4 == 3 else [])) as there:
             servers.append(os.pidfd_open(server_of(there)))
             places.append(there)
             if turn % 4 != 3:
@@ -36,7 +33,7 @@ def test_24_mounts_in_a_row_leave_nothing_behind(tmp_path: Path) -> None:
     assert [os.readlink(f"/proc/self/fd/{number}") for number in descriptors() - before] == []
     left = {path.suffix for path in tmp_path.iterdir()}
     assert left <= {".data", ".idx", ".cat", ".lock"}, left
-    assert Path(base + ".lock").read_bytes() == b""
+    assert Path(empty + ".lock").read_bytes() == b""
 
 
 def memory_of(server: int) -> int:
@@ -58,10 +55,9 @@ def churn(top: Path, files: int) -> None:
         place.rmdir()
 
 
-def test_memory_stays_while_files_come_and_go(tmp_path: Path, amount: Callable[[str], int]) -> None:
-    base, files = str(tmp_path / "corpus"), amount("churn")
-    winkfs.create(base).close()
-    with mounted(base, "-o", "sync_every=0.5", patience=1800) as there:
+def test_memory_stays_while_files_come_and_go(empty: str, amount: Callable[[str], int]) -> None:
+    files = amount("churn")
+    with mounted(empty, "-o", "sync_every=0.5", patience=1800) as there:
         server = server_of(there)
         descriptors = Path(f"/proc/{server}/fd")
         churn(there, files // 2)
@@ -74,11 +70,10 @@ def test_memory_stays_while_files_come_and_go(tmp_path: Path, amount: Callable[[
 
 
 def test_memory_stays_while_one_file_is_written_again_and_again(
-    tmp_path: Path, amount: Callable[[str], int]
+    empty: str, amount: Callable[[str], int]
 ) -> None:
-    base, rounds = str(tmp_path / "corpus"), amount("churn") // 2
-    winkfs.create(base).close()
-    with mounted(base, "-o", "sync_every=0.5", patience=1800) as there:
+    rounds = amount("churn") // 2
+    with mounted(empty, "-o", "sync_every=0.5", patience=1800) as there:
         server = server_of(there)
         sizes = []
         with (there / "f").open("w+b", buffering=0) as file:

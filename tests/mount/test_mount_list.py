@@ -13,7 +13,7 @@ import commands
 import pytest
 from commands import Run, listed, one_line
 from memory_source import MemorySource
-from mounting import leave_dead, mounted, need_fuse, request, watched
+from mounting import leave_dead, mounted, need_fuse, request, server_of, watched
 
 import winkfs
 from winkfs.cli import mount as mounts
@@ -45,28 +45,26 @@ def test_each_mount_is_a_line(run: Run, corpus: Path) -> None:
     with mounted(corpus) as one, mounted(corpus, "--ro") as two:
         # cells are padded, also for mounts of other workers: by an odd number of blanks, too
         lines = [[c.strip() for c in line.split("  ")] for line in listed(run("mounts"))]
-        assert [cell.strip() for cell in lines[0] if cell] == [
-            "BASE",
-            "DIR",
-            "MODE",
-            "PID",
-            "SINCE",
-        ]
+        assert [cell for cell in lines[0] if cell] == ["BASE", "DIR", "MODE", "PID", "SINCE"]
         for there, mode in ((one, "rw"), (two, "ro")):
-            pid = os.getxattr(there, "user.winkfs.pid").decode()
+            pid = server_of(there)
             [line] = [line for line in lines if str(there) in line]
-            cells = [cell.strip() for cell in line if cell]
-            assert cells[:4] == [f"{corpus.parent}/my corpus\\n", str(there), mode, pid]
+            assert [cell for cell in line if cell][:4] == [
+                f"{corpus.parent}/my corpus\\n",
+                str(there),
+                mode,
+                str(pid),
+            ]
             found = record(run, there)
             assert (found["base"], found["mode"]) == (str(corpus), mode)
-            assert (found["state"], found["pid"]) == ("serving", int(pid))
+            assert (found["state"], found["pid"]) == ("serving", pid)
     assert not any(str(one) in line for line in listed(run("mounts")))
 
 
 @pytest.mark.mount
 def test_hung_server_is_no_answer_within_a_second(run: Run, corpus: Path) -> None:
     with mounted(corpus) as there:
-        server = int(os.getxattr(there, "user.winkfs.pid"))
+        server = server_of(there)
         os.kill(server, signal.SIGSTOP)
         try:
             began = time.monotonic()
@@ -81,15 +79,10 @@ def test_hung_server_is_no_answer_within_a_second(run: Run, corpus: Path) -> Non
 
 
 @pytest.mark.mount
-def test_killed_server_is_dead(run: Run, corpus: Path, tmp_path: Path) -> None:
-    need_fuse()
-    there = tmp_path / "there"
-    there.mkdir()
-    assert run("mount", corpus, there).status == 0
-    with watched(there):
+def test_killed_server_is_dead(run: Run, corpus: Path) -> None:
+    with mounted(corpus) as there:
         leave_dead(there)
         assert record(run, there)["state"] == "dead"
-        assert run("umount", there).status == 0
 
 
 @pytest.mark.mount
@@ -126,7 +119,7 @@ def test_info_of_a_mounted_directory_is_that_of_its_server(run: Run, corpus: Pat
         [line] = listed(run("info", "--json", there))
         found = json.loads(line)
         assert found["base"] == str(corpus)
-        assert found["pid"] == int(os.getxattr(there, "user.winkfs.pid"))
+        assert found["pid"] == server_of(there)
         since = datetime.fromisoformat(found["since"]).timestamp()
         assert abs(since - time.time()) < 60
         assert found["files"] == 1

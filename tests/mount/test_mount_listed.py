@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from mounting import forget, mounted, need_fuse, not_by_libfuse, serving
 from mounting import there as there
+from sources import kept
+from sources import sources_end as sources_end  # a fixture
 
 import winkfs
 from winkfs.mounting.container import ContainerSource
@@ -159,23 +161,20 @@ def test_a_listing_reports_changes_among_many_files(tmp_path: Path) -> None:
 
 
 def test_columns_agree_with_single_entries(tmp_path: Path) -> None:
-    source = ContainerSource(winkfs.open(make(tmp_path, FILES), "a"))
-    try:
-        directory = source.lookup(source.root, b"d").id
-        for version, change in enumerate((0, 3, 500, 2500, 4998)):
-            if change:
-                id = source.lookup(directory, name(change).encode()).id
-                source.amend(id, Amendment(mode=0o600), time.time_ns())
-                # this one changes nothing but the time of the change
-                source.amend(id, Amendment(mode=0o600), time.time_ns())
-                source.unlink(directory, name(change + 1).encode())
-                source.create(directory, b"new%d" % change, 0o644, 0, 0)
-            handle = source.opendir(directory)
-            single = list(source.readdir(handle, 0))
-            assert columns(source, handle, version) == single
-            source.releasedir(handle)
-    finally:
-        source.close()
+    source = kept(ContainerSource(winkfs.open(make(tmp_path, FILES), "a")))
+    directory = source.lookup(source.root, b"d").id
+    for version, change in enumerate((0, 3, 500, 2500, 4998)):
+        if change:
+            id = source.lookup(directory, name(change).encode()).id
+            source.amend(id, Amendment(mode=0o600), time.time_ns())
+            # this one changes nothing but the time of the change
+            source.amend(id, Amendment(mode=0o600), time.time_ns())
+            source.unlink(directory, name(change + 1).encode())
+            source.create(directory, b"new%d" % change, 0o644, 0, 0)
+        handle = source.opendir(directory)
+        single = list(source.readdir(handle, 0))
+        assert columns(source, handle, version) == single
+        source.releasedir(handle)
 
 
 def columns(source: ContainerSource, handle: int, version: int) -> list[DirEntry]:
@@ -219,12 +218,8 @@ class Listed:
 
 
 @pytest.fixture
-def listed(tmp_path: Path) -> Iterator[Listed]:
-    source = ContainerSource(winkfs.open(make(tmp_path, 100), "a"))
-    try:
-        yield Listed(source)
-    finally:
-        source.close()
+def listed(tmp_path: Path) -> Listed:
+    return Listed(kept(ContainerSource(winkfs.open(make(tmp_path, 100), "a"))))
 
 
 def test_what_the_kernel_was_given_is_forgotten_as_often(listed: Listed) -> None:

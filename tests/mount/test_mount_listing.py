@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from memory_source import MemorySource
 from mount_requests import Asker, parsed
+from sources import at, kept, tree_of
+from sources import sources_end as sources_end  # a fixture
 
 import winkfs
 from winkfs import FileType
@@ -150,37 +152,17 @@ def directories(base: Path, wide: int) -> None:
         container.put_rows(rows)
 
 
-def listed_and_looked_up(source: ContainerSource) -> dict[bytes, Attr]:
-    """Path -> what a listing says, which a lookup says, too."""
-    found: dict[bytes, Attr] = {}
-    waiting = [(b"", source.root)]
-    while waiting:
-        above, id = waiting.pop()
-        handle = source.opendir(id)
-        entries = list(source.readdir(handle, 0))
-        source.releasedir(handle)
-        assert len({entry.name for entry in entries}) == len(entries)
-        for name, attr, _ in entries:
-            assert source.lookup(id, name) == attr, above + b"/" + name
-            assert source.stat(attr.id) == attr
-            found[above + b"/" + name] = attr
-            if attr.is_dir:
-                waiting.append((above + b"/" + name, attr.id))
-    return found
-
-
 @pytest.mark.parametrize("wide", [3, 40, 3000])
 @pytest.mark.parametrize("mode", ["a", "r"])
 def test_a_listing_agrees_with_lookup_on_directories(wide: int, mode: str, tmp_path: Path) -> None:
     directories(tmp_path / "c", wide)
-    source = ContainerSource(winkfs.open(tmp_path / "c", mode))
-    found = listed_and_looked_up(source)
+    source = kept(ContainerSource(winkfs.open(tmp_path / "c", mode)))
+    found = tree_of(source)
     assert len(found) == 7 + wide + sum(i % 3 for i in range(wide))
-    assert found[b"/empty"][1:] == (stat.S_IFDIR | 0o2711, 0, 10**18, 5, 6, 0)
-    assert found[b"/wide/d0002"][1:] == (stat.S_IFDIR | 0o702, 0, 10**18 - 2, 2, 4, 0)
-    assert found[b"/plain"].mtime_ns == 10**18 + 5
+    assert found[b"empty"][1:] == (stat.S_IFDIR | 0o2711, 0, 10**18, 5, 6, 0)
+    assert found[b"wide/d0002"][1:] == (stat.S_IFDIR | 0o702, 0, 10**18 - 2, 2, 4, 0)
+    assert found[b"plain"].mtime_ns == 10**18 + 5
     assert len({attr.id for attr in found.values()}) == len(found)
-    source.close()
 
 
 @pytest.mark.parametrize("count", [3, FEW_ROWS + 1])  # one by one, and as columns
@@ -196,9 +178,9 @@ def test_a_row_without_its_attributes_is_incomplete(count: int, ftype: int) -> N
 
 def test_a_listing_reports_changed_directories(tmp_path: Path) -> None:
     directories(tmp_path / "c", 100)
-    source = ContainerSource(winkfs.open(tmp_path / "c", "a"))
-    root, before = source.root, listed_and_looked_up(source)
-    wide = before[b"/wide"].id
+    source = kept(ContainerSource(winkfs.open(tmp_path / "c", "a")))
+    root, before = source.root, tree_of(source)
+    wide = before[b"wide"].id
 
     def id_of(name: bytes) -> int:
         return source.lookup(wide, name).id
@@ -213,43 +195,41 @@ def test_a_listing_reports_changed_directories(tmp_path: Path) -> None:
     for synced in (False, True):
         if synced:
             run_steps(source.syncing(None))
-        after = listed_and_looked_up(source)
+        after = tree_of(source)
         changed = {path: attr for path, attr in after.items() if before.get(path, attr) != attr}
         assert set(changed) == {
-            b"/wide", b"/wide/d0001", b"/wide/d0002", b"/wide/d0003", b"/wide/d0004",
-            b"/wide/d0006",
+            b"wide", b"wide/d0001", b"wide/d0002", b"wide/d0003", b"wide/d0004",
+            b"wide/d0006",
         }  # fmt: skip
-        assert changed[b"/wide/d0001"].mtime_ns > before[b"/wide/d0001"].mtime_ns
-        assert changed[b"/wide/d0001"].mode == before[b"/wide/d0001"].mode
-        assert changed[b"/wide/d0003"].mode == stat.S_IFDIR | 0o711
-        assert changed[b"/wide/d0004"].mtime_ns == 77
-        gone = {b"/wide/d0002/1", b"/wide/d0007", b"/wide/d0007/0"}
+        assert changed[b"wide/d0001"].mtime_ns > before[b"wide/d0001"].mtime_ns
+        assert changed[b"wide/d0001"].mode == before[b"wide/d0001"].mode
+        assert changed[b"wide/d0003"].mode == stat.S_IFDIR | 0o711
+        assert changed[b"wide/d0004"].mtime_ns == 77
+        gone = {b"wide/d0002/1", b"wide/d0007", b"wide/d0007/0"}
         assert before.keys() - after.keys() == gone
-        assert after[b"/moved"].id == before[b"/wide/d0007"].id
+        assert after[b"moved"].id == before[b"wide/d0007"].id
     source.close()
-    source = ContainerSource(winkfs.open(tmp_path / "c"))
-    again = listed_and_looked_up(source)
+    source = kept(ContainerSource(winkfs.open(tmp_path / "c")))
+    again = tree_of(source)
     for known in (again, after):
-        del known[b"/implied"]  # its time is that of the data file
+        del known[b"implied"]  # its time is that of the data file
     assert {p: a[1:6] for p, a in again.items()} == {p: a[1:6] for p, a in after.items()}
-    source.close()
 
 
 def test_a_mount_that_follows_lists_directories_as_they_are_now(tmp_path: Path) -> None:
     directories(tmp_path / "c", 30)
-    source = ContainerSource(winkfs.open(tmp_path / "c"))
-    listed_and_looked_up(source)
+    source = kept(ContainerSource(winkfs.open(tmp_path / "c")))
+    tree_of(source)
     with winkfs.open(tmp_path / "c", "a") as container:
         container.chmod("wide/d0005", 0o711)
         container.mkdir("wide/late")
         container.delete("wide/d0003")
         container.sync()
         assert source.refresh()
-        found = listed_and_looked_up(source)
-        assert found[b"/wide/d0005"].mode == stat.S_IFDIR | 0o711
-        assert b"/wide/late" in found
-        assert b"/wide/d0003" not in found
-    source.close()
+        found = tree_of(source)
+        assert found[b"wide/d0005"].mode == stat.S_IFDIR | 0o711
+        assert b"wide/late" in found
+        assert b"wide/d0003" not in found
 
 
 def test_a_listing_does_not_restore_the_old_place_of_a_file(tmp_path: Path) -> None:
@@ -258,19 +238,17 @@ def test_a_listing_does_not_restore_the_old_place_of_a_file(tmp_path: Path) -> N
     with winkfs.create(base) as container:
         container.put_many((name, b"1") for name in ("d/a", "d/b", "d/below/c", "d/z", "far/x"))
     winkfs.reindex(base)  # with the order of names
-    source = ContainerSource(winkfs.open(base, "a"))
-    top, names = source.root, {}
-    for folder in (b"d", b"far"):
-        names[folder] = source.lookup(top, folder).id
-    moved = {name: source.lookup(names[b"d"], name).id for name in (b"a", b"b")}
+    source = kept(ContainerSource(winkfs.open(base, "a")))
+    top, folder = source.root, at(source, "d")
+    at(source, "far")
+    moved = {name: source.lookup(folder, name).id for name in (b"a", b"b")}
     for name in moved:
-        source.rename(names[b"d"], name, top, b"new " + name)
-    below = source.lookup(names[b"d"], b"below").id
+        source.rename(folder, name, top, b"new " + name)
+    below = source.lookup(folder, b"below").id
     deep = source.lookup(below, b"c").id
     source.rename(below, b"c", top, b"new c")
     source.rename(top, b"far", top, b"farther")  # a directory: the ids of other files are forgotten
-    for folder in (b"d/below", b"d"):
-        list(Listing(source, folder).entries(0))
+    for path in (b"d/below", b"d"):
+        list(Listing(source, path).entries(0))
     for name, id in (*moved.items(), (b"c", deep)):
         assert source.places._known(id) in (None, b"new " + name)
-    source.close()

@@ -17,8 +17,10 @@ import datasets
 import escapes
 import pytest
 from constants import shrink
-from test_mount_names import at, listed, refused
-from test_mount_numbers import by_ids, by_numbers
+from mounting import flip, refused
+from sources import at, contents, dataset, listed, tree_of
+from sources import sources_end as sources_end  # a fixture
+from test_mount_numbers import by_numbers, numbers_of, read_by_path
 
 from winkformats.arrays import Int64
 from winkformats.disk.paths import open_file
@@ -36,9 +38,9 @@ pytestmark = pytest.mark.in_memory
 
 PARTS = [
     b"a", b"b", b"b-", b"b.", b"b0", b"c", b"..", b"", b"\xff\xfe", b"x" * 256, b"y" * 200, b"@",
-    b"@file",
+    b"@file", b".",
 ]  # fmt: skip
-CHANCES = [9, 9, 3, 3, 3, 9, 1, 1, 2, 1, 1, 1, 1]
+CHANCES = [9, 9, 3, 3, 3, 9, 1, 1, 2, 1, 1, 1, 1, 1]
 KINDS = [FileType.FILE, FileType.FILE, FileType.EXEC, FileType.LINK, FileType.DIR]
 MODES = {FileType.FILE: 0o644, FileType.EXEC: 0o755, FileType.LINK: 0o777, FileType.DIR: 0o755}
 
@@ -91,9 +93,10 @@ def model(files: dict[bytes, File]) -> dict[bytes, File | None]:
 
 def check(root: Path, files: dict[bytes, File]) -> None:
     """All of it, by ids and by numbers."""
-    source, numbered = DatasetSource(str(root)), DatasetSource(str(root))
-    shown, expected = by_ids(source), model(files)
+    source, numbered = dataset(root), dataset(root)
+    shown, expected = tree_of(source), model(files)
     assert set(shown) == set(expected)
+    assert max((attr.id for attr in shown.values() if not attr.is_dir), default=0) < 1 << 62
     for path, file in expected.items():
         check_file(source, path, file, shown[path])
         for wrong in {path + b"!", path + b"0", path + b"/!", path[:-1].rstrip(b"/")} - {
@@ -101,26 +104,19 @@ def check(root: Path, files: dict[bytes, File]) -> None:
             *shown,
         }:
             assert source.attr(wrong) is None
-    numbers = numbered.numbered()
-    assert numbers is not None
+    numbers = numbers_of(numbered)
     assert by_numbers(numbers) == shown
     for path, file in expected.items():
         if file is not None and file.ftype != FileType.DIR:
-            node = 1
-            for part in path.split(b"/"):
-                node, _ = numbers.find(node, part)
-            assert numbers.read(node, 0, 99) == file.data
+            assert read_by_path(numbers, path) == file.data
     assert source.status()["bytes"] == sum(len(file.data) for file in files.values())
     assert source.status()["files"] == len(files)
-    assert order_of(source).clashes == clashes(files)
-    source.close()
-    numbered.close()
+    assert source.order.clashes == clashes(files)
 
 
 def check_file(source: DatasetSource, path: bytes, file: File | None, attr: Attr) -> None:
-    assert source.attr(path) == attr
-    source._recent = 0, None  # what was found may be long ago
     assert source.stat(attr.id) == attr
+    assert source.attr(path) == attr
     if file is None:
         assert stat.S_ISDIR(attr.mode)
         return
@@ -237,21 +233,19 @@ def test_view_without_good_catalogs_is_the_same(root: Path, how: str) -> None:
         if how == "missing":
             path.unlink(missing_ok=True)
         elif how == "damaged":
-            flip(path, number)
+            damage_part(path, number)
         else:
             path.write_bytes(Path(snapshot(root).shards[0].base + ".cat").read_bytes())
     check(root, files)
 
 
-def flip(path: Path, number: int) -> None:
+def damage_part(path: Path, number: int) -> None:
     """A bit of a block of a catalog, or of its index."""
     with Catalog(open_file(os.fspath(path))) as file:
         if not file.runs[0].count:
             return
         place = int(file.runs[0].parts["pos"][0]) if number % 2 else file.listed[0][0]
-    data = bytearray(path.read_bytes())
-    data[place + 17] ^= 4
-    path.write_bytes(data)
+    flip(path, place + 17)
 
 
 def test_long_names_stand_where_they_belong(root: Path) -> None:
@@ -270,12 +264,11 @@ def test_one_long_name_does_not_make_all_others_as_long(root: Path) -> None:
     ]
     datasets.add(root, *shards)
     tracemalloc.start()
-    source = DatasetSource(str(root))
+    source = dataset(root)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 30 << 20
     assert len(listed(source, source.root)) == 9000
-    source.close()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
@@ -285,22 +278,20 @@ def test_files_belong_to_the_owner_of_their_shard(root: Path) -> None:
     shards = [{b"%04d" % i: file_of(rng, b"") for i in range(k, 300, 3)} for k in range(3)]
     datasets.commit(root, [filled(shard, 1, {}) for shard in shards])
     os.chown(snapshot(root).shards[1].base + ".data", 12, 34)
-    source = DatasetSource(str(root))
-    for name, attr in by_ids(source).items():
+    source = dataset(root)
+    for name, attr in tree_of(source).items():
         file = shards[int(name) % 3][name]
         default = (12, 34) if int(name) % 3 == 1 else (0, 0)
         assert (attr.uid, attr.gid) == (file.owner or default)
         assert stat.S_IMODE(attr.mode) == file.mode
-        assert source.attr(name) == attr
-        source._recent = 0, None
         assert source.stat(attr.id) == attr
-    source.close()
+        assert source.attr(name) == attr
 
 
 def test_hidden_files_that_are_to_be_seen_again_are(root: Path) -> None:
     datasets.add(root, dict.fromkeys("aceg", b""), dict.fromkeys("bd", b""))
-    source = DatasetSource(str(root))
-    one, two = order_of(source).shards
+    source = dataset(root)
+    one, two = source.order.shards
     at = one.catalog.part(0, 4).pos
 
     def hiding(positions: Int64) -> list[Seen]:
@@ -316,7 +307,6 @@ def test_hidden_files_that_are_to_be_seen_again_are(root: Path) -> None:
     less = whole.updated(hiding(at[:3]))
     assert names(less) == b"bdg"
     assert [less.find(bytes([name])) for name in b"abcdeg"] == [-1, 0, -1, 1, -1, 2]
-    source.close()
 
 
 # --- shards one behind the other ---
@@ -346,8 +336,8 @@ def test_shards_one_behind_the_other_need_no_turns(
 ) -> None:
     files = [plain(names) for names in shards]
     datasets.commit(root, [filled(some, 1, {}) for some in files])
-    order = order_of(source := DatasetSource(str(root)))
-    assert isinstance(order._order, Turns) != chained
+    source = dataset(root)
+    assert isinstance(source.order._order, Turns) != chained
     source.close()
     whole = {name: file for some in files for name, file in some.items()}
     check(root, whole)
@@ -357,22 +347,17 @@ def test_shards_one_behind_the_other_need_no_turns(
     check(root, whole)
 
 
-def order_of(source: DatasetSource) -> MergedOrder:
-    return source.order
-
-
 @pytest.mark.slow
 def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
     names = [f"{i:04}" for i in range(4000)]
     datasets.add(root, *(dict.fromkeys(names[k::100], b"") for k in range(100)))
-    source = DatasetSource(str(root))
+    source = dataset(root)
     for name in random.Random(0).sample(names, 500):
         assert source.attr(name.encode())
     assert len(listed(source, source.root)) == 4000
-    order = order_of(source)
+    order = source.order
     assert len(order._blocks) <= KEPT_BLOCKS
     assert not any(shard.run._blocks for shard in order.shards)
-    source.close()
 
 
 # --- damage and loss under a mount ---
@@ -389,15 +374,12 @@ def test_catalog_damaged_under_a_mount_is_made_anew(
     root: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = three(root)
-    source, numbered = DatasetSource(str(root)), DatasetSource(str(root))
-    numbers = numbered.numbered()
-    assert numbers is not None
-    ids = {path: attr.id for path, attr in by_ids(source).items()}
+    source, numbered = dataset(root), dataset(root)
+    numbers = numbers_of(numbered)
+    ids = {path: attr.id for path, attr in tree_of(dataset(root)).items()}
     shrink(monkeypatch, "the catalog", block=7)  # of the one that is made
     for some in source, numbered:
-        forget(order_of(some))
-        assert [order_of(some).name(i) for i in range(20)] == sorted(files)[:20]
-        order_of(some)._single_names.clear()
+        assert [some.order.name(i) for i in range(20)] == sorted(files)[:20]
     handle = source.opendir(at(source, "d3"))
     half = source.readdir(handle, 0)
     begun = [next(half) for _ in range(3)]
@@ -407,22 +389,12 @@ def test_catalog_damaged_under_a_mount_is_made_anew(
     else:
         for block in range(9, 20):
             damage_block(path, block)
-    assert healing(source, lambda: {p: a.id for p, a in by_ids(source).items()}) == ids
+    assert healing(source, lambda: {p: a.id for p, a in tree_of(source).items()}) == ids
     entries = [*begun, *source.readdir(handle, begun[-1].offset)]
     assert [e.name for e in entries] == sorted(p[3:] for p in files if p.startswith(b"d3/"))
     assert healing(numbered, lambda: set(by_numbers(numbers))) == set(ids)
     for path_, file in files.items():
         assert source.read(ids[path_], 0, 99) == file.data
-    source.close()
-    numbered.close()
-
-
-def forget(order: MergedOrder) -> None:
-    """All that was read."""
-    order._sheet = 0, []
-    order._sheets.clear()
-    order._blocks.clear()
-    order._single_names.clear()
 
 
 def test_a_damaged_inode_without_a_catalog_costs_no_other(root: Path) -> None:
@@ -431,25 +403,20 @@ def test_a_damaged_inode_without_a_catalog_costs_no_other(root: Path) -> None:
     with Catalog(open_file(base + ".cat")) as file:
         pos = int(file.runs[0].block(0).table.numbers[3, 0])
         name = file.runs[0].block(0).table.names[3]
-    data = bytearray(Path(base + ".data").read_bytes())
-    data[pos + 40] ^= 1
-    Path(base + ".data").write_bytes(data)
+    flip(base + ".data", pos + 40)
     Path(base + ".cat").unlink()
-    source = DatasetSource(str(root))
-    shown = by_ids(source)
+    source = dataset(root)
+    shown = tree_of(source)
     assert set(files) <= set(shown)
     assert [path for path, attr in shown.items() if attr.size == UNREADABLE] == [name]
     with pytest.raises(CorruptError):
         source.attr(name)
-    source.close()
 
 
 def damage_block(path: Path, number: int) -> None:
     with Catalog(open_file(os.fspath(path))) as file:
         place = int(file.runs[0].parts["pos"][number])
-    data = bytearray(path.read_bytes())
-    data[place + 40] ^= 1
-    path.write_bytes(data)
+    flip(path, place + 40)
 
 
 def healing(source: DatasetSource, call: Callable[[], Any]) -> Any:
@@ -463,21 +430,24 @@ def healing(source: DatasetSource, call: Callable[[], Any]) -> Any:
     raise AssertionError("it heals and heals")
 
 
-def test_files_of_a_shard_without_data_keep_their_attributes(root: Path) -> None:
+def test_files_of_a_shard_without_data_keep_their_attributes(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     files = three(root)
-    whole = DatasetSource(str(root))
-    before = {path: attr._replace(id=0) for path, attr in by_ids(whole).items()}
-    whole.close()
+    whole = dataset(root)
+    before = {path: attr._replace(id=0) for path, attr in tree_of(whole).items()}
     lost = snapshot(root).shards[2]
     os.unlink(lost.base + ".data")
-    source, numbered = DatasetSource(str(root)), DatasetSource(str(root))
-    shown = by_ids(source)
+    with caplog.at_level(logging.WARNING, "winkfs.mount"):
+        source, numbered = dataset(root), dataset(root)
+    assert lost.base in caplog.text and "its files cannot be read" in caplog.text
+    assert source.status()["broken_shards"] == 1
+    assert contents(whole) == {path: file.data for path, file in files.items()}
+    shown = tree_of(source)
     assert {path: attr._replace(id=0) for path, attr in shown.items()} == before
-    numbers = numbered.numbered()
-    assert numbers is not None and set(by_numbers(numbers)) == set(shown)
+    assert set(by_numbers(numbers_of(numbered))) == set(shown)
     count = 0
     for path, file in files.items():
-        source._recent = 0, None
         assert source.stat(shown[path].id) == shown[path]
         try:
             assert source.read(shown[path].id, 0, 99) == file.data
@@ -485,8 +455,6 @@ def test_files_of_a_shard_without_data_keep_their_attributes(root: Path) -> None
         except OSError as error:
             assert error.errno == errno.EIO
     assert count == 200
-    source.close()
-    numbered.close()
 
 
 def test_shards_without_data_or_a_whole_catalog_are_hidden(root: Path) -> None:
@@ -494,8 +462,7 @@ def test_shards_without_data_or_a_whole_catalog_are_hidden(root: Path) -> None:
     lost = snapshot(root).shards[0]
     os.unlink(lost.base + ".data")
     damage_block(Path(lost.base + ".cat"), 0)
-    source = DatasetSource(str(root))
-    assert len([path for path in by_ids(source) if path in files]) == 200
+    source = dataset(root)
+    assert len([path for path in tree_of(source) if path in files]) == 200
     with refused(errno.ENOENT):
         at(source, "d0/0000")
-    source.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ import pytest
 from model_chooser import Chooser
 from model_operations import Twin
 from model_worker import Differ, compare
-from mounting import mounted
+from mounting import TESTS, all_at_once, mounted
 
 import winkfs
 from winkmount.binding import BINDINGS
 
 pytestmark = [pytest.mark.mount, pytest.mark.soak]
 
-HERE = Path(__file__).parents[1]
+WORKER = TESTS / "model_worker.py"
 WORKERS = 3
 ONE_CALL = {"pwrite", "write", "ftruncate", "truncate", "fchmod", "chmod", "fchown", "chown"}
 ONE_CALL |= {"rename", "unlink", "mkdir", "rmdir", "utimens", "setxattr", "removexattr"}
@@ -34,35 +33,24 @@ def memory() -> Iterator[Path]:
         yield folder
 
 
-def run_workers(*commands: list[str | Path]) -> None:
-    """Run model_worker.py with each of the arguments, all at once; what differs is in the error."""
-    script = [sys.executable, HERE / "model_worker.py"]
-    running = [
-        subprocess.Popen([*script, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for command in commands
-    ]
-    said = [worker.communicate()[0].decode() for worker in running]
-    assert [worker.returncode for worker in running] == [0] * len(running), "\n".join(said)
-
-
 def each_on_its_own(there: Path, disk: Path, seed: int, operations: int) -> None:
     commands = []
     for worker in range(WORKERS):
         tops = [top / f"own{worker}" for top in (there, disk)]
         for top in tops:
             top.mkdir(exist_ok=True)
-        numbers = ["--seed", str(seed * 100 + worker), "--operations", str(operations // WORKERS)]
-        commands.append([*tops, *numbers])
-    run_workers(*commands)
+        numbers = ["--seed", seed * 100 + worker, "--operations", operations // WORKERS]
+        commands.append([WORKER, *tops, *numbers])
+    all_at_once(*commands)
 
 
 def all_in_one_directory(there: Path, disk: Path, seed: int, operations: int) -> None:
     tops = [top / "shared" for top in (there, disk)]
     for top in tops:
         top.mkdir(exist_ok=True)
-    given = [*tops, "--lock", disk.with_suffix(".lock"), "--log", disk.with_suffix(f".log{seed}")]
-    given += ["--operations", str(operations // WORKERS), "--seed"]
-    run_workers(*[[*given, str(seed * 100 + 50 + worker)] for worker in range(WORKERS)])
+    logs = ["--lock", disk.with_suffix(".lock"), "--log", disk.with_suffix(f".log{seed}")]
+    given = [WORKER, *tops, *logs, "--operations", operations // WORKERS, "--seed"]
+    all_at_once(*[[*given, seed * 100 + 50 + worker] for worker in range(WORKERS)])
 
 
 # of the operations a binding takes one in so many

@@ -7,14 +7,16 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from catalog_checks import store_of
 from constants import shrink
+from mounting import all_refused, cool, refused
 from seam import Call, bytes_read, disk_calls
+from sources import DIR, assert_resumable, at, entries, listed, made, opened, walk
+from sources import sources_end as sources_end  # a fixture
 
 import winkfs
 from winkformats import native
@@ -22,16 +24,12 @@ from winkformats.disk import pagecache
 from winkformats.disk.posix import FileStorage
 from winkformats.errors import CorruptError
 from winkformats.kv.superblock import read_superblock
-from winkfs import Container, FileType
+from winkfs import FileType
 from winkfs.container.catalog import open_catalog
-from winkfs.errors import Closed
 from winkfs.mounting import ids as places
 from winkfs.mounting.container import ContainerSource
 from winkfs.names import bad_prefix
-from winkmount.source import UNREADABLE, Amendment, run_steps
-
-DIR = FileType.DIR
-
+from winkmount.source import Amendment, run_steps
 
 pytestmark = pytest.mark.in_memory
 
@@ -41,67 +39,6 @@ def base(tmp_path: Path) -> str:
     return str(tmp_path / "c")
 
 
-def made(base: str, *names: str | tuple[str, FileType]) -> str:
-    with winkfs.create(base) as container:
-        for item in names:
-            name, ftype = (item, FileType.FILE) if isinstance(item, str) else item
-            container.put(name, b"" if ftype == DIR else name.encode(), ftype=ftype)
-    return base
-
-
-_views: list[ContainerSource] = []
-
-
-def opened(base: str, mode: str = "a") -> ContainerSource:
-    """Closed at the end of the test, see `no_view_is_left`."""
-    _views.append(ContainerSource(Container(base, mode, mapped=False)))
-    return _views[-1]
-
-
-@pytest.fixture(autouse=True)
-def no_view_is_left() -> Iterator[None]:
-    """A test may leave its views open."""
-    yield
-    while _views:
-        with suppress(Closed):
-            _views.pop().close()
-
-
-def listed(view: ContainerSource, directory: int, start: int = 0) -> list[bytes]:
-    handle = view.opendir(directory)
-    try:
-        return [entry.name for entry in view.readdir(handle, start)]
-    finally:
-        view.releasedir(handle)
-
-
-def walk(view: ContainerSource, directory: int | None = None, above: bytes = b"") -> set[bytes]:
-    """All files, and directories with a / behind, as listings give them; each must be found."""
-    found: set[bytes] = set()
-    top = view.root if directory is None else directory
-    handle = view.opendir(top)
-    for entry in view.readdir(handle, 0):
-        if entry.attr.size != UNREADABLE:
-            assert view.lookup(top, entry.name) == entry.attr
-        assert above + entry.name not in found
-        found.add(above + entry.name + (b"/" if entry.attr.is_dir else b""))
-        if entry.attr.is_dir:
-            found |= walk(view, entry.attr.id, above + entry.name + b"/")
-    view.releasedir(handle)
-    return found
-
-
-def at(view: ContainerSource, path: str) -> int:
-    id = view.root
-    for part in path.encode().split(b"/"):
-        id = view.lookup(id, part).id
-    return id
-
-
-def refused(code: int) -> pytest.RaisesExc[OSError]:
-    return pytest.raises(OSError, check=lambda error: error.errno == code)
-
-
 def test_prefixes_are_directories(base: str) -> None:
     view = opened(made(base, "a/b/c", "a/d", "e", ("a/f", DIR), ("a/f0", DIR), "a/f/g", "a/f!"))
     assert walk(view) == {
@@ -109,7 +46,6 @@ def test_prefixes_are_directories(base: str) -> None:
     }  # fmt: skip
     with refused(errno.ENOENT):
         view.lookup(view.root, b"nothing")
-    view.close()
 
 
 @pytest.mark.parametrize("mode", ["r", "a"])
@@ -124,7 +60,6 @@ def test_a_file_is_in_the_directory_of_its_name(base: str, mode: str, late: bool
     view = opened(base, mode)
     assert walk(view) == {b"a/", b"a/b/", b"a/b/@file", b"a/b/c", b"a/b/d", b"a/x"}
     assert view.read(at(view, "a/b/@file"), 0, 9) == b"a/b"
-    view.close()
 
 
 def test_a_directory_with_the_file_of_its_name_is_not_empty(base: str) -> None:
@@ -242,7 +177,6 @@ def test_names_that_are_too_long_for_a_path_are_not_shown(base: str, name: str) 
     assert walk(view) == {b"good"}
     with refused(errno.ENOENT):
         view.lookup(view.root, b"a")
-    view.close()
 
 
 @pytest.mark.slow
@@ -259,7 +193,6 @@ def test_a_million_names_no_path_can_have_do_not_hide_a_good_one(
         assert view.lookup(view.root, b"a").is_dir
     assert 0 < sum(call.verb == "read" for call in calls) < 100
     assert bytes_read(calls, ".data") < 60_000 < Path(base + ".data").stat().st_size // 20
-    view.close()
 
 
 def test_what_to_pass_over_with_a_bad_name() -> None:
@@ -419,18 +352,16 @@ def test_forgotten_ids_are_stale_and_return_on_lookup(
     for i in range(500):
         view.lookup(view.root, b"f%d" % i)
     assert view.read(ids[b"kept"], 0, 10) == b"kept"
-    for call in (
+    all_refused(
+        errno.ESTALE,
         lambda: view.stat(ids[b"d"]),
         lambda: view.lookup(ids[b"d"], b"file"),
         lambda: view.read(ids[b"f1"], 0, 10),
         lambda: view.amend(ids[b"f1"], Amendment(mode=0o600), time.time_ns()),
         lambda: view.opendir(ids[b"d"]),
-    ):
-        with refused(errno.ESTALE):
-            call()
+    )
     assert {name: view.lookup(view.root, name).id for name in ids} == ids
     view.release(ids[b"kept"])
-    view.close()
 
 
 def test_id_of_a_name_that_another_file_has_now_is_stale(base: str) -> None:
@@ -440,7 +371,6 @@ def test_id_of_a_name_that_another_file_has_now_is_stale(base: str) -> None:
     assert view.stat(a).id == a and view.read(a, 0, 9) == b"a"
     with refused(errno.ESTALE):
         view.stat(b)
-    view.close()
 
 
 def test_file_ids_that_are_not_unique_do_not_mix_two_open_files(base: str) -> None:
@@ -459,7 +389,6 @@ def test_file_ids_that_are_not_unique_do_not_mix_two_open_files(base: str) -> No
     assert b.id != a.id and b.id >= places.OWN_IDS
     assert (view.read(a.id, 0, 9), view.read(b.id, 0, 9)) == (b"a", b"b")
     view.release(a.id)
-    view.close()
 
 
 @pytest.mark.slow
@@ -477,7 +406,6 @@ def test_very_deep_and_very_long_names(base: str) -> None:
         id = attr.id
     assert attr.size == len(longest)
     assert listed(view, at(view, "/".join(["d" * 255] * 15))) == [b"e" * 255]
-    view.close()
 
 
 def test_a_listing_goes_on_from_every_offset(base: str) -> None:
@@ -485,13 +413,8 @@ def test_a_listing_goes_on_from_every_offset(base: str) -> None:
                        ("3", DIR), ("f7!", DIR)))  # fmt: skip
     for i in range(5):
         view.create(view.root, b"late%d" % i, 0o644, 0, 0)
-    handle = view.opendir(view.root)
-    entries = list(view.readdir(handle, 0))
-    assert len({entry.name for entry in entries}) == len(entries) == 7 + 21 + 5
-    for i, entry in enumerate(entries):
-        assert list(view.readdir(handle, entry.offset)) == entries[i + 1 :]
-    view.releasedir(handle)
-    view.close()
+    names = assert_resumable(view, view.root)
+    assert len(set(names)) == len(names) == 7 + 21 + 5
 
 
 @pytest.mark.slow
@@ -531,7 +454,6 @@ def test_many_names_listed_while_others_come_go_and_change(
     assert always <= set(seen)
     shown = set(listed(view, at(view, "d")))
     assert {name for name in shown if not name.startswith(b"n")} == always
-    view.close()
 
 
 def _disturb(
@@ -571,7 +493,6 @@ def test_a_directory_that_is_renamed_is_listed_to_its_end(base: str, middle: int
     view.unlink(at(view, "z/new/b"), b"05")
     assert len(list(view.readdir(handle, 0))) == 80
     view.releasedir(handle)
-    view.close()
 
 
 def test_a_change_while_a_batch_is_handed_out_is_seen(base: str) -> None:
@@ -584,7 +505,6 @@ def test_a_change_while_a_batch_is_handed_out_is_seen(base: str) -> None:
     view.write(at(view, "002"), [(0, b"longer than before")], 5)
     assert [(e.name, e.attr.size, e.attr.mtime_ns) for e in (next(entries),)] == [(b"002", 18, 5)]
     view.releasedir(handle)
-    view.close()
 
 
 @pytest.mark.slow
@@ -673,7 +593,6 @@ def test_a_writing_mount_leaves_an_order_a_reading_one_none(base: str) -> None:
     assert behind_the_order(base) == 0
     view = opened(base, "r")
     assert walk(view) == {b"a/", b"a/b", b"c", b"new"}
-    view.close()
 
 
 def test_the_order_has_a_directory_that_replaced_another(base: str) -> None:
@@ -706,7 +625,6 @@ def test_every_kind_of_inode_is_listed_as_it_is_found(base: str) -> None:
     with pytest.raises(CorruptError):
         view.lookup(view.root, b"damaged")
     assert view.left_out == {b"damaged", b"long" * 70}
-    view.close()
 
 
 @pytest.mark.parametrize("files", [5, 100])
@@ -719,12 +637,9 @@ def test_files_with_attributes_are_listed_for_any_owner(base: str, files: int) -
     winkfs.reindex(base)
     os.chown(f"{base}.data", 3_000_000_000, 4_100_000_000)
     view = opened(base, "r")
-    handle = view.opendir(view.root)
-    found = {entry.name: (entry.attr.uid, entry.attr.gid) for entry in view.readdir(handle, 0)}
-    view.releasedir(handle)
+    found = {name: (attr.uid, attr.gid) for name, attr, _ in entries(view, view.root)}
     assert set(found.values()) == {(4_000_000_000, 2**32 - 1), (3_000_000_000, 4_100_000_000)}
     assert len(found) == 2 * files
-    view.close()
 
 
 def test_directory_in_the_place_of_another_keeps_its_time(base: str) -> None:
@@ -733,7 +648,6 @@ def test_directory_in_the_place_of_another_keeps_its_time(base: str) -> None:
     view.unlink(at(view, "b"), b"f")
     view.rename(view.root, b"a", view.root, b"b")
     assert view.stat(at(view, "b")).mtime_ns == 5_000_000_000
-    view.close()
 
 
 def test_looking_and_reading_leave_few_pages_of_the_container(
@@ -743,10 +657,7 @@ def test_looking_and_reading_leave_few_pages_of_the_container(
     shrink(monkeypatch, "a mount", cached=64)
     with winkfs.create(base) as container:
         container.put_many((f"d/{i:03}", bytes(20_000)) for i in range(400))
-    fd = os.open(base + ".data", os.O_RDWR)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
+    cool(base + ".data")
     if held(base) > 0.1:
         pytest.skip("this filesystem does not drop pages")
     Path(base + ".cat").unlink()  # so that the inodes are read
@@ -761,7 +672,6 @@ def test_looking_and_reading_leave_few_pages_of_the_container(
         if i % 100 == 99:
             look(view, directory)
             assert held(base) < 0.1
-    view.close()
 
 
 def look(view: ContainerSource, directory: int) -> None:

@@ -13,12 +13,17 @@ from pathlib import Path
 
 import pytest
 from constants import shrink
-from mounting import WINKFS, mounted, need_fuse, not_by_libfuse, server_of, serving
+from mount_requests import parsed
+from mounting import WINKFS, flip, mounted, not_by_libfuse, refused, server_of, serving
+from mounting import there as there
+from sources import at, kept, tree_of
+from sources import sources_end as sources_end  # a fixture
 
 import winkfs
 from winkfs import FileType
 from winkfs.errors import DerivedDamage
 from winkfs.mounting.container import ContainerSource
+from winkfs.mounting.dataset import DatasetSource
 from winkfs.mounting.numbers import TOP, Numbers
 from winkmount.kernel import protocol
 from winkmount.kernel.server import Server
@@ -38,13 +43,20 @@ def base(tmp_path: Path) -> str:
 
 
 def source_of(base: str) -> ContainerSource:
-    return ContainerSource(winkfs.open(base))
+    return kept(ContainerSource(winkfs.open(base)))
 
 
-def numbers_of(source: ContainerSource) -> Numbers:
+def numbers_of(source: ContainerSource | DatasetSource) -> Numbers:
     numbers = source.numbered()
     assert numbers is not None
     return numbers
+
+
+def read_by_path(numbers: Numbers, path: bytes) -> bytes:
+    node = TOP
+    for part in path.split(b"/"):
+        node, _ = numbers.find(node, part)
+    return numbers.read(node, 0, 99)
 
 
 def some_name(rng: random.Random) -> str:
@@ -65,20 +77,6 @@ def change(container: winkfs.Container, rng: random.Random, count: int) -> None:
             container.put(name, data, ftype=ftype, mtime_ns=-i)
         if rng.random() < 0.1:
             container.delete(name)
-
-
-def by_ids(source: ContainerSource) -> dict[bytes, Attr]:
-    found, left = dict[bytes, Attr](), [(b"", source.root)]
-    while left:
-        above, directory = left.pop()
-        handle = source.opendir(directory)
-        for name, attr, _ in list(source.readdir(handle, 0)):
-            assert above + name not in found
-            found[above + name] = attr
-            if attr.is_dir:
-                left.append((above + name + b"/", source.lookup(directory, name).id))
-        source.releasedir(handle)
-    return found
 
 
 def listed(numbers: Numbers, node: int, offset: int = 0) -> list[tuple[bytes, int, Attr, int]]:
@@ -135,29 +133,17 @@ def test_numbers_agree_with_the_source(
         with winkfs.open(path, "a") as container:
             change(container, rng, later)
         one, two = source_of(path), source_of(path)
-        shown = by_ids(one)
+        shown = tree_of(one)
         numbers = numbers_of(two)
         started = {name: attr._replace(mtime_ns=0) for name, attr in by_numbers(numbers).items()}
         assert started == {name: attr._replace(mtime_ns=0) for name, attr in shown.items()}
         for name, attr in shown.items():
             if not attr.is_dir and attr.size > 0:
-                above, _, last = name.rpartition(b"/")
-                directory = TOP
-                for part in above.split(b"/") if above else ():
-                    directory, _ = numbers.find(directory, part)
-                node, _ = numbers.find(directory, last)
                 two.names.recent = b"", None  # what was found may be long ago
-                wanted = one.read(one.lookup(by_path(one, above), last).id, 0, 99)
-                assert numbers.read(node, 0, 99) == wanted
+                wanted = one.read(at(one, os.fsdecode(name)), 0, 99)
+                assert read_by_path(numbers, name) == wanted
         one.close()
         two.close()
-
-
-def by_path(source: ContainerSource, path: bytes) -> int:
-    directory = source.root
-    for part in path.split(b"/") if path else ():
-        directory = source.lookup(directory, part).id
-    return directory
 
 
 # --- damage ---
@@ -175,11 +161,7 @@ def damage_block(source: ContainerSource, index: int) -> None:
     run = source.names.order.runs[0]
     run._blocks.clear()
     pos = int(run.parts["pos"][run.find(index)])
-    with Path(source.names.order.storage.name).open("r+b") as file:
-        file.seek(pos + 40)
-        byte = file.read(1)[0]
-        file.seek(pos + 40)
-        file.write(bytes([byte ^ 1]))
+    flip(source.names.order.storage.name, pos + 40)
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -214,12 +196,11 @@ def test_numbers_outlive_a_catalog_that_is_made_anew(base: str, changed: bool) -
     assert lost < len(before)
     assert lost or not changed
     if changed:  # nothing is passed over and nothing comes twice
-        with pytest.raises(OSError, check=lambda error: error.errno == errno.EIO):
+        with refused(errno.EIO):
             numbers.entries(TOP, half)
     else:
         assert [name for name, *_ in listed(numbers, TOP, half)] == [b"2", b"3"]
     assert len(by_numbers(numbers)) == 4 + 400 + 4000
-    source.close()
 
 
 # --- what the kernel is told ---
@@ -227,23 +208,16 @@ def test_numbers_outlive_a_catalog_that_is_made_anew(base: str, changed: bool) -
 
 def known_of(server: Server, node: int) -> dict[bytes, int]:
     """The numbers that a listing gives, 0: none."""
-    found, offset, head = dict[bytes, int](), 0, protocol.ENTRY_OUT.size
+    found, offset = dict[bytes, int](), 0
     while True:
         body = struct.pack("=QQIIQII", 0, offset, 4096, 0, 0, 0, 0)
         code, data = server.answer(protocol.READDIRPLUS, node, memoryview(body))
-        assert code == 0
-        assert len(data) <= 4096
+        assert code == 0 and len(data) <= 4096
         if not data:
             return found
-        at = 0
-        while at < len(data):
-            number = int.from_bytes(data[at : at + 8], "little")
-            _, offset, length, _ = protocol.DIRENT.unpack_from(data, at + head)
-            begin = at + head + protocol.DIRENT.size
-            name = data[begin : begin + length]
-            assert name not in found
-            found[name] = number
-            at = begin + -(-length // 8) * 8
+        for entry in parsed(data, plus=True):
+            assert entry.name not in found
+            found[entry.name], offset = entry.number, entry.offset
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -271,7 +245,6 @@ def test_the_kernel_gets_no_more_numbers_than_it_may_hold(
     else:
         server.forget(protocol.FORGET, TOP, memoryview(struct.pack("=Q", 18)))
     assert given() == [10, 10, 0, 0, 0, 0, 0, 0, 0, 0]
-    source.close()
 
 
 # --- through the kernel ---
@@ -304,14 +277,10 @@ def test_what_was_listed_is_not_asked_for_again(base: str) -> None:
 
 @pytest.mark.mount
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_a_server_that_waits(base: str, tmp_path: Path, number: int) -> None:
-    need_fuse("kernel")
+def test_a_signal_ends_a_server_that_waits(base: str, there: Path, number: int) -> None:
     tree(base, 20)
-    directory = tmp_path / "there"
-    directory.mkdir()
-    command = [*WINKFS, "mount", base, str(directory), "--ro", "-f"]
-    with serving(command, directory) as server:
-        opened = os.open(directory / "0/1/17", os.O_RDONLY)  # also while a file is open
+    with serving([*WINKFS, "mount", base, str(there), "--ro", "-f"], there) as server:
+        opened = os.open(there / "0/1/17", os.O_RDONLY)  # also while a file is open
         assert os.read(opened, 9) == b"17"
         server.send_signal(number)
         assert server.wait(20) == 0
@@ -335,7 +304,7 @@ def test_names_that_are_missing_or_too_long(base: str) -> None:
     with mounted(base, "--ro") as there:
         assert not (there / "0/none").exists()
         assert not (there / "0/1/17/none").exists()
-        with pytest.raises(OSError, check=lambda error: error.errno == errno.ENAMETOOLONG):
+        with refused(errno.ENAMETOOLONG):
             (there / ("x" * 256)).stat()
         names = [entry.name for entry in os.scandir(there / "0")]
         assert names == ["0", "1"]

@@ -11,21 +11,21 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import mounting
 import pytest
 from model_operations import LIBC
-from mounting import dead, kill_server, mounted, not_by_libfuse, run, watched, winkfs_command
+from mounting import dead, leave_dead, mounted, not_by_libfuse, run
 
 import winkfs
 from winkfs.container.compact import compact
 from winkmount.binding import BINDINGS
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
+base = mounting.empty  # a fixture
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Iterator[Path]:
-    base = str(tmp_path / "corpus")
-    winkfs.create(base).close()
+def there(base: str) -> Iterator[Path]:
     with mounted(base) as directory:
         yield directory
     assert winkfs.verify(base).problems == []
@@ -41,23 +41,9 @@ def test_test_x_asks_for_the_mode(there: Path) -> None:
     assert run(file) == "ran\n"
 
 
-def test_an_unnamed_open_file_survives_a_rename_of_its_directory(there: Path) -> None:
-    (there / "d").mkdir()
-    with (there / "d/f").open("w+b", buffering=0) as kept:
-        kept.write(b"x" * 5000)
-        (there / "d/f").unlink()
-        (there / "d").rename(there / "e")
-        os.fchmod(kept.fileno(), 0o600)
-        found = os.fstat(kept.fileno())
-        assert (found.st_mode & 0o777, found.st_size, found.st_nlink) == (0o600, 5000, 0)
-        with mmap.mmap(kept.fileno(), 0) as mapped:
-            assert mapped[4999:] == b"x"
-
-
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_an_open_file_without_a_name_keeps_its_attributes(tmp_path: Path, binding: str) -> None:
-    winkfs.create(tmp_path / "c").close()
-    with mounted(tmp_path / "c", "--binding", binding) as there:
+def test_an_open_file_without_a_name_keeps_its_attributes(base: str, binding: str) -> None:
+    with mounted(base, "--binding", binding) as there:
         (there / "other").touch()
         os.setxattr(there / "other", "user.of_another", b"")
         for lose in (os.unlink, partial(os.replace, there / "other")):
@@ -90,6 +76,11 @@ def test_open_file_without_a_name_survives_its_directory(
         kept.write(b"x" * 5000)
         (there / "d/f").unlink()
         change(there / "d")
+        os.fchmod(kept.fileno(), 0o600)
+        found = os.fstat(kept.fileno())
+        assert (found.st_mode & 0o777, found.st_size, found.st_nlink) == (0o600, 5000, 0)
+        with mmap.mmap(kept.fileno(), 0) as mapped:
+            assert mapped[4999:] == b"x"
         kept.write(b"y")
         kept.seek(4999)
         assert kept.read() == b"xy"
@@ -125,10 +116,8 @@ def test_a_new_directory_under_an_open_one_s_name_is_distinct(there: Path) -> No
 
 
 @pytest.mark.parametrize("binding", BINDINGS)
-def test_renamed_directories_keep_their_inode_numbers(tmp_path: Path, binding: str) -> None:
+def test_renamed_directories_keep_their_inode_numbers(base: str, binding: str) -> None:
     """The kernel believes for an hour what it was told of those below."""
-    base = str(tmp_path / "corpus")
-    winkfs.create(base).close()
     with mounted(base, "--binding", binding) as there:
         (there / "p/x/y").mkdir(parents=True)
         (there / "q").mkdir()
@@ -195,40 +184,30 @@ def test_a_kill_after_unlink_and_sync_removes_the_open_file(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """Whatever call comes behind the unlink, or none but the sync in the background."""
-    tmp_path = tmp_path_factory.mktemp("disk")
-    base = str(tmp_path / "corpus")
     for options in ((), ("-o", "sync_every=0.3")):
+        base = tmp_path_factory.mktemp("disk") / "corpus"
         with winkfs.create(base) as container:
             container.put("f", b"x")
-        directory = tmp_path / "there"
-        directory.mkdir()
-        winkfs_command("mount", base, directory, *options)
-        with watched(directory), dead(), (directory / "f").open("rb"):
-            (directory / "f").unlink()
+        with mounted(base, *options) as there, dead(), (there / "f").open("rb"):
+            (there / "f").unlink()
             if options:
                 time.sleep(1)
             else:
-                run("sync", directory)
-            kill_server(directory)
+                run("sync", there)
+            leave_dead(there)
         with winkfs.open(base) as container:
             assert list(container) == []
-        shutil.rmtree(directory)
-        for file in tmp_path.glob("corpus.*"):
-            file.unlink()
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_a_refused_writer_learns_the_mount_point(tmp_path: Path, linked: bool) -> None:
-    (tmp_path / "d").mkdir()
-    winkfs.create(tmp_path / "d/c").close()
-    base = tmp_path / "d/c"
-    if linked:
-        (tmp_path / "link").symlink_to("d")
-        base = tmp_path / "link/c"
-    with mounted(tmp_path / "d/c", "--ro"), winkfs.open(base, "a"):
+def test_a_refused_writer_learns_the_mount_point(base: str, tmp_path: Path, linked: bool) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    path = tmp_path / "link/empty" if linked else base
+    with mounted(base, "--ro"), winkfs.open(path, "a"):
         pass  # one that only reads hinders no writer
-    with mounted(tmp_path / "d/c") as there:
-        for change in (partial(winkfs.open, base, "a"), partial(compact, base)):
-            with pytest.raises(winkfs.Locked) as caught:
+    with mounted(base) as there:
+        for change in (partial(winkfs.open, path, "a"), partial(compact, path)):
+            with pytest.raises(
+                winkfs.Locked, match=f"it is mounted at {there}: write there, or winkfs umount"
+            ):
                 change()
-            assert f"it is mounted at {there}: write there, or winkfs umount" in str(caught.value)

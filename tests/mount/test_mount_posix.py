@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
+import struct
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
 import pytest
 from mounting import base as base  # a fixture
-from mounting import mounted, not_by_libfuse, run
+from mounting import mounted, not_by_libfuse, refused, run
+from sources import kept, tree_of
+from sources import sources_end as sources_end  # a fixture
 from xxh3_clash import clash
 
 import winkfs
@@ -20,10 +24,6 @@ from winkfs.mounting.container import ContainerSource
 from winkfs.mounting.ids import Places
 
 pytestmark = pytest.mark.in_memory
-
-
-def refused(*codes: int) -> pytest.RaisesExc[OSError]:
-    return pytest.raises(OSError, check=lambda error: error.errno in codes)
 
 
 # --- ids of directories ---
@@ -37,7 +37,7 @@ def clashing_names() -> tuple[bytes, bytes]:
 
 def test_names_made_to_have_one_id_are_two_directories(tmp_path: Path) -> None:
     """A classic container has no CONTID to seed the ids with."""
-    view = ContainerSource(winkfs.create(tmp_path / "c", classic=True))
+    view = kept(ContainerSource(winkfs.create(tmp_path / "c", classic=True)))
     ids = []
     for name in clashing_names():
         id = view.mkdir(view.root, name, 0o755, 0, 0).id
@@ -50,7 +50,6 @@ def test_names_made_to_have_one_id_are_two_directories(tmp_path: Path) -> None:
     view.unlink(view.lookup(view.root, one).id, b"f" + one[:1])
     assert view.lookup(view.lookup(view.root, two).id, b"f" + two[:1])
     assert [view.lookup(view.root, name).id for name in (one, two)] == ids
-    view.close()
 
 
 def test_ids_of_directories_are_seeded_by_the_container_and_stay(tmp_path: Path) -> None:
@@ -93,24 +92,16 @@ def test_times_beyond_what_64_bits_hold_are_the_nearest(tmp_path: Path) -> None:
     for seconds in (100_007, -100_007):  # FMTIME, 40 bytes into an inode, whose checksum is MD5
         data = with_time(data, seconds, seconds << 40)
     (tmp_path / "c.data").write_bytes(data)
-    view = ContainerSource(Container(str(tmp_path / "c"), "r"))
-    for few in (True, False):
-        handle = view.opendir(view.root)
-        entries = {entry.name: entry.attr.mtime_ns for entry in view.readdir(handle, 0)}
-        view.releasedir(handle)
-        assert len(entries) == 202
-        assert entries[b"far"] == 2**63 - 1 == view.lookup(view.root, b"far").mtime_ns
-        assert entries[b"past"] == -(2**63) == view.lookup(view.root, b"past").mtime_ns
-        assert entries[b"f150"] == 150 * 10**9
-        assert few in (True, False)
-    view.close()
+    view = kept(ContainerSource(Container(str(tmp_path / "c"), "r")))
+    for _ in range(2):
+        times = {path: attr.mtime_ns for path, attr in tree_of(view).items()}
+        assert len(times) == 202
+        assert (times[b"far"], times[b"past"]) == (2**63 - 1, -(2**63))
+        assert times[b"f150"] == 150 * 10**9
 
 
 def with_time(data: bytes, old: int, new: int) -> bytes:
     """An inode of file type f with another time, and its checksum."""
-    import hashlib
-    import struct
-
     at = data.index(struct.pack(">qq", ord("f"), old)) - 32
     end = at + 56 + 16 * struct.unpack_from(">q", data, at + 48)[0]
     body = bytearray(data[at + 8 : end])

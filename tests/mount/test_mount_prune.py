@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from mounting import base as base
-from mounting import need_fuse, not_by_libfuse, serving
+from mounting import not_by_libfuse, serving, soon
+from mounting import there as there
 
 import winkfs
 
@@ -37,8 +38,8 @@ FILES = 600
 
 @pytest.mark.mount
 @not_by_libfuse("knows no notice for it")
-def test_the_kernel_forgets_what_was_written(base: str, tmp_path: Path) -> None:
-    log, there = tmp_path / "log", tmp_path / "there"
+def test_the_kernel_forgets_what_was_written(base: str, there: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
     with forgetting(base, log, there):
         held = (there / "held").open("wb")  # one that is in use stays
         (there / "mapped").write_bytes(b"first")
@@ -46,9 +47,7 @@ def test_the_kernel_forgets_what_was_written(base: str, tmp_path: Path) -> None:
             (there / f"f{number}").write_bytes(b"%d" % number)
             if number == FILES // 2:
                 time.sleep(0.1)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and not (log.exists() and 0 < known(log) < 100):
-            time.sleep(0.05)
+        soon(lambda: log.exists() and 0 < known(log) < 100)
         assert 64 < known(log) < 100
         held.write(b"held")
         held.close()
@@ -64,20 +63,17 @@ def test_the_kernel_forgets_what_was_written(base: str, tmp_path: Path) -> None:
 
 @pytest.mark.mount
 @not_by_libfuse("knows no notice for it")
-def test_the_kernel_forgets_what_was_looked_at(base: str, tmp_path: Path) -> None:
+def test_the_kernel_forgets_what_was_looked_at(base: str, there: Path, tmp_path: Path) -> None:
     with winkfs.open(base, "a") as container:
         container.put_many((f"d{i % 9}/f{i}", b"%d" % i) for i in range(FILES))
-    log, there = tmp_path / "log", tmp_path / "there"
+    log = tmp_path / "log"
     with forgetting(base, log, there):
         held = [(there / f"d{i % 9}/f{i}").open("rb") for i in range(20)]  # in use: they stay
         for _ in range(3):
             for number in range(FILES):
                 assert (there / f"d{number % 9}/f{number}").stat().st_size == len(str(number))
             time.sleep(0.1)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and not 0 < known(log) < 260:
-            time.sleep(0.05)
-            os.stat(there / "d0/f0")
+        soon(lambda: os.stat(there / "d0/f0") and 0 < known(log) < 260)
         assert 100 < known(log) < 260
         for number, file in enumerate(held):
             assert file.read() == b"%d" % number
@@ -91,11 +87,9 @@ def test_the_kernel_forgets_what_was_looked_at(base: str, tmp_path: Path) -> Non
 
 @contextmanager
 def forgetting(base: str, log: Path, there: Path) -> Iterator[None]:
-    need_fuse()
     release = tuple(map(int, platform.release().split("-")[0].split(".")[:2]))
     if release < (6, 18):
         pytest.skip("the kernel knows no notice for it")
-    there.mkdir()
     command = [sys.executable, "-c", SERVER, str(log), "mount", "-f", base, str(there)]
     with serving(command, there):
         yield

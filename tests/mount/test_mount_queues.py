@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mounting import mounted
-from test_mount_records import soon
+from mounting import grep, mounted, soon
 from warm import PACKAGES
 
 from winkfs.stores import ringpage
@@ -155,7 +154,7 @@ def test_grep_goes_through_it_while_others_push_and_pop(tmp_path: Path, kind: st
         found = rounds = 0
         try:
             while any(worker.poll() is None for worker in workers):
-                found += grep(there)
+                found += len(grep(there))
                 rounds += 1
         finally:
             for worker in workers:
@@ -163,7 +162,7 @@ def test_grep_goes_through_it_while_others_push_and_pop(tmp_path: Path, kind: st
         assert [worker.wait() for worker in workers] == [0] * count
         assert rounds > 1 and found > 100
         soon(lambda: names(there) == unread(path, kind))
-        assert grep(there) == len(unread(path, kind))
+        assert grep(there) == set(map(str, unread(path, kind)))
 
 
 def unread(path: Path, kind: str) -> list[int]:
@@ -173,16 +172,3 @@ def unread(path: Path, kind: str) -> list[int]:
             return sorted({*leased, *(message.id for message in queue.messages())})
     with ringpage.Ring(str(path)) as ring:
         return [record.number for record in ring.records()]
-
-
-def grep(there: Path) -> int:
-    """How many files have the needle in each line; others are gone at most."""
-    done = subprocess.run(["grep", "-rc", "needle", there], capture_output=True, text=True)
-    told = dict(line.rsplit(":", 1) for line in done.stdout.splitlines())
-    gone = set()
-    for line in done.stderr.splitlines():
-        name, _, why = line.removeprefix("grep: ").partition(": ")
-        assert why == "No such file or directory", line
-        gone.add(name)
-    assert {name for name, count in told.items() if count != "20"} <= gone
-    return len(told.keys() - gone)

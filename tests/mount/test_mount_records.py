@@ -8,12 +8,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import shelf
-from mounting import mounted
+from mounting import grep, mounted, soon
 from shelf import COUNTING, REAL, WRITER, made, writing
 
 from winkfs.stores.general import FLAT_RECORDS
@@ -27,13 +26,6 @@ MANY = FLAT_RECORDS + 5
 @pytest.fixture(params=REAL)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def soon(fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
-    while not fact():
-        assert time.monotonic() < deadline, "not followed"
-        time.sleep(0.05)
 
 
 def test_records_are_files_by_id(tmp_path: Path, kind: str) -> None:
@@ -156,25 +148,10 @@ def test_grep_goes_through_it_while_a_writer_goes_on(
         ) as writer:  # fmt: skip
             rounds = 0
             while writer.poll() is None:
-                grep(there, ids[100:])
+                assert grep(there) >= set(ids[100:])
                 rounds += 1
             assert writer.returncode == 0 and rounds
         left = (tmp_path / "ids").read_text().split()
         soon(lambda: {name for _, _, names in os.walk(there) for name in names}
              == {*left, *ids[100:]})  # fmt: skip
-        grep(there, ids[100:] + left)
-
-
-def grep(there: Path, ids: list[str]) -> None:
-    """Finds all of the ids, and says of others at most that they are gone."""
-    done = subprocess.run(["grep", "-rc", "needle", there], capture_output=True, text=True)
-    told = dict(line.rsplit(":", 1) for line in done.stdout.splitlines())
-    found = {Path(path).name: int(count) for path, count in told.items()}
-    said, gone = done.stderr.splitlines(), set()
-    for line in said:
-        path, _, why = line.removeprefix("grep: ").partition(": ")
-        assert why == "No such file or directory", line
-        gone.add(Path(path).name)
-    assert {name for name, count in found.items() if count != 20} <= gone
-    missing = set(ids) - (found.keys() - gone)
-    assert not missing, f"{len(missing)} of {len(ids)}"
+        assert grep(there) == {*ids[100:], *left}

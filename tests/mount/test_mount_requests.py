@@ -2,38 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mount_requests import NAMES, counted
 from mounting import base as base
-from mounting import need_fuse, serving
-from mounting import there as there
 
 from winkmount.kernel import protocol as p
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
-COUNTING = """
-import collections, json, sys
-from winkmount.kernel.server import Server
-asked, answer = collections.Counter(), Server.answer
-
-def counted(self, opcode, node, body):
-    asked[opcode] += 1
-    return answer(self, opcode, node, body)
-
-Server.answer = counted
-from winkfs.cli import main
-code = main(["mount", "-f", "--binding", "kernel", *sys.argv[2:]])
-with open(sys.argv[1], "w") as file:
-    json.dump(asked, file)
-sys.exit(code)
-"""
 FILES = 20
 ONCE = 3  # requests of a kind that come beside: of the top directory and the test itself
 
@@ -63,14 +43,13 @@ def unpack(path: Path) -> None:
     ],
 )
 def test_a_new_file_takes_few_requests(
-    base: str, there: Path, tmp_path: Path, work: Callable[[Path], None], wanted: dict[int, int]
+    base: str, tmp_path: Path, work: Callable[[Path], None], wanted: dict[int, int]
 ) -> None:
-    need_fuse("kernel")
-    log = tmp_path / "asked"
-    with serving([sys.executable, "-c", COUNTING, str(log), base, str(there)], there):
+    with counted(base, tmp_path) as mount:
         for number in range(FILES):
-            work(there / f"new{number}")
-    found = Counter({int(opcode): count for opcode, count in json.loads(log.read_text()).items()})
-    for opcode, count in found.items():
-        assert count <= FILES * wanted.get(opcode, 0) + ONCE, opcode
-    assert found[p.CREATE] == found[p.WRITE] == found[p.RELEASE] == FILES
+            work(mount.directory / f"new{number}")
+    found = mount.requests()
+    allowed = {NAMES.get(opcode, str(opcode)): count for opcode, count in wanted.items()}
+    for request, count in found.items():
+        assert count <= FILES * allowed.get(request, 0) + ONCE, request
+    assert {found[str(opcode)] for opcode in (p.CREATE, p.WRITE, p.RELEASE)} == {FILES}

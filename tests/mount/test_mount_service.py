@@ -16,7 +16,21 @@ import pytest
 from constants import shrink
 from memory_source import MemorySource
 from mount_requests import Asker
-from mounting import WINKFS, command, libraries, mounted, need_fuse, request, serving, watched
+from mounting import (
+    WINKFS,
+    all_refused,
+    command,
+    libraries,
+    mounted,
+    mounted_on,
+    need_fuse,
+    request,
+    server_of,
+    serving,
+    watched,
+)
+from mounting import base as base  # fixtures
+from mounting import there as there
 
 import winkfs
 from winkmount.binding import BINDINGS, ENVIRONMENT, MountError
@@ -27,23 +41,8 @@ from winkmount.source import DirEntry, Steps
 pytestmark = pytest.mark.in_memory
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> str:
-    name = str(tmp_path / "corpus")
-    with winkfs.create(name) as container:
-        container.put("f", b"x")
-    return name
-
-
-@pytest.fixture
-def there(tmp_path: Path) -> Path:
-    (tmp_path / "there").mkdir()
-    return tmp_path / "there"
-
-
 @pytest.mark.mount
 def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
-    need_fuse()
     (tmp_path / "text.data").write_text("no container\n" * 1000)
     cases = [
         (("mount", tmp_path / "nothing", there), "nothing: no such container"),
@@ -77,15 +76,14 @@ def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
         ("-oremount", "remount"),
     ],
 )
-def test_wrong_option_is_wrong_usage(base: str, there: Path, option: str, said: str) -> None:
-    status, text = command("mount", base, there, option)
+def test_wrong_option_is_wrong_usage(base: str, tmp_path: Path, option: str, said: str) -> None:
+    status, text = command("mount", base, tmp_path, option)
     assert status == 2
     assert said in text and "\n" not in text
 
 
 @pytest.mark.mount
 def test_locked_container_names_the_holder(base: str, there: Path) -> None:
-    need_fuse()
     with winkfs.open(base, "a"):
         status, text = command("mount", base, there)
     assert status == 1
@@ -95,7 +93,7 @@ def test_locked_container_names_the_holder(base: str, there: Path) -> None:
 @pytest.mark.mount
 def test_mount_holds_the_lock_in_its_server(base: str) -> None:
     with mounted(base) as there:
-        pid = int(os.getxattr(there, "user.winkfs.pid"))
+        pid = server_of(there)
         with pytest.raises(BlockingIOError, match=f"process {pid}"):
             winkfs.open(base, "a")
         assert command("mount", base, there)[1].endswith("corpus is already mounted here")
@@ -103,7 +101,6 @@ def test_mount_holds_the_lock_in_its_server(base: str) -> None:
 
 @pytest.mark.mount
 def test_relative_paths_are_those_of_the_caller(base: str, there: Path, tmp_path: Path) -> None:
-    need_fuse()
     assert command("mount", "corpus.data", "there", cwd=tmp_path) == (0, "")
     with watched(there):
         assert (there / "f").read_bytes() == b"x"
@@ -114,23 +111,19 @@ def test_relative_paths_are_those_of_the_caller(base: str, there: Path, tmp_path
 
 @pytest.mark.mount
 def test_odd_characters_in_paths(tmp_path: Path) -> None:
-    need_fuse()
     name = 'a b,c\\d"\té\n'
     (tmp_path / name).mkdir()
     base, there = tmp_path / name / "corpus", tmp_path / "m, n\\ o\té"
     there.mkdir()
     winkfs.create(base).close()
-    assert command("mount", base, there) == (0, "")
-    with watched(there):
+    with mounted_on(there, base):
         (there / "f").write_bytes(b"x")
         found = mount_at(canonical(there))
         assert found is not None and found.origin == str(base)
-        assert command("umount", there) == (0, "")
 
 
 @pytest.mark.mount
 def test_mount_through_a_symbolic_link(base: str, there: Path, tmp_path: Path) -> None:
-    need_fuse()
     (tmp_path / "link").symlink_to(there)
     assert command("mount", base, tmp_path / "link") == (0, "")
     with watched(there):
@@ -153,7 +146,6 @@ def test_a_busy_mount_reports_it_and_goes_on(base: str) -> None:
 def test_foreground_ends_by_a_signal_with_all_synced(
     base: str, there: Path, number: signal.Signals
 ) -> None:
-    need_fuse()
     with serving([*WINKFS, "mount", "-f", base, str(there)], there) as server:
         assert server.poll() is None
         (there / "g").write_bytes(b"kept")
@@ -165,7 +157,6 @@ def test_foreground_ends_by_a_signal_with_all_synced(
 
 @pytest.mark.mount
 def test_foreground_ends_by_umount(base: str, there: Path) -> None:
-    need_fuse()
     with serving([*WINKFS, "mount", "-f", base, str(there)], there) as server:
         how = ["umount"] if os.geteuid() == 0 else ["fusermount3", "-u"]
         subprocess.run([*how, there], check=True)
@@ -174,14 +165,13 @@ def test_foreground_ends_by_umount(base: str, there: Path) -> None:
 
 @pytest.mark.mount
 def test_the_server_keeps_nothing_of_its_starter(base: str, there: Path) -> None:
-    need_fuse()
     held = there.parent / "held"
     script = 'exec 9> "$1"; shift; exec "$@"'
     mount = [*WINKFS, "mount", base, str(there)]
     done = subprocess.run(["sh", "-c", script, "sh", held, *mount], capture_output=True, timeout=60)
     assert done.returncode == 0  # and capture_output came to its end: stdout is let go, too
     with watched(there):
-        pid = int(os.getxattr(there, "user.winkfs.pid"))
+        pid = server_of(there)
         open_files = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
         assert str(held) not in open_files
         assert os.readlink(f"/proc/{pid}/cwd") == "/"
@@ -215,7 +205,6 @@ def test_libfuse_warnings_are_not_the_reason_of_its_refusal(there: Path) -> None
 @pytest.mark.mount
 def test_the_server_collects_no_garbage_of_its_starter(there: Path) -> None:
     """What is garbage there has files with numbers that the server has for others."""
-    need_fuse()
 
     class Held:
         pass
@@ -241,7 +230,6 @@ def test_the_server_collects_no_garbage_of_its_starter(there: Path) -> None:
 
 @pytest.mark.mount
 def test_source_that_cannot_be_opened_is_one_line(there: Path) -> None:
-    need_fuse()
 
     def refuse() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "/some/file")
@@ -259,7 +247,6 @@ def test_source_that_cannot_be_opened_is_one_line(there: Path) -> None:
 
 @pytest.mark.mount
 def test_any_source_mounts_in_the_background(there: Path) -> None:
-    need_fuse()
     assert serve_in_background(request(there)) == ""
     with watched(there):
         (there / "f").write_bytes(b"x")
@@ -275,18 +262,18 @@ def with_device(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     shrink(monkeypatch, "a mount", device=path)
 
 
-def test_a_missing_device_names_the_remedy(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_device(monkeypatch, "/dev/no-fuse")
     with pytest.raises(MountError, match=r"^/dev/no-fuse is missing: modprobe fuse \(in a cont"):
-        check(request(there))
+        check(request(tmp_path))
 
 
-def test_missing_helper_is_named(there: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_helper_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_device(monkeypatch, "/dev/null")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(MountError, match=r"^fusermount3 is not installed: apt install fuse3$"):
-        check(request(there))
+        check(request(tmp_path))
 
 
 class Broken(MemorySource):
@@ -302,13 +289,8 @@ class Broken(MemorySource):
 
 def test_unexpected_errors_become_eio_and_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     asker = Asker(Broken())
-    for ask, line in ((asker.getattr, "getattr of number 1: checksum is wrong"),
-                      (asker.readlink, "readlink of number 1")):  # fmt: skip
-        caplog.clear()
-        with pytest.raises(OSError) as caught:
-            ask("/")
-        assert caught.value.errno == errno.EIO
-        assert caplog.messages == [line]
+    all_refused(errno.EIO, lambda: asker.getattr("/"), lambda: asker.readlink("/"))
+    assert caplog.messages == ["getattr of number 1: checksum is wrong", "readlink of number 1"]
 
 
 @pytest.mark.parametrize("verb", ["readdir", "readdirplus"])
@@ -328,16 +310,14 @@ def test_read_only_source_is_never_asked_for_a_change() -> None:
             return super().__getattribute__(name)
 
     asker = Asker(Untouchable(writable=False))
-    for attempt in (
+    all_refused(
+        errno.EROFS,
         lambda: asker.mkdir("/d", 0o755),
         lambda: asker.unlink("/f"),
         lambda: asker.rename("/f", "/g"),
         lambda: asker.chmod("/", 0o700),
         lambda: asker.setxattr("/", "user.x", b"", 0),
-    ):
-        with pytest.raises(OSError) as caught:
-            attempt()
-        assert caught.value.errno == errno.EROFS
+    )
     assert not asker.served.changed.is_set()
 
 

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mounting import refused
 from seam import disk_calls, refusing
-from test_mount_names import at, listed, opened, refused, walk
-from test_mount_names import no_view_is_left as no_view_is_left  # a fixture
+from sources import at, contents, listed, made, opened, walk
+from sources import sources_end as sources_end  # a fixture
 
 import winkfs
-from winkfs.mounting.container import ContainerSource
 from winkmount.source import run_steps
 
 BIG = bytes(range(256)) * 12_000  # three entries
@@ -27,11 +27,6 @@ pytestmark = pytest.mark.in_memory
 @pytest.fixture
 def base(tmp_path: Path) -> str:
     return str(tmp_path / "c")
-
-
-def contents(view: ContainerSource) -> dict[bytes, bytes]:
-    paths = sorted(path for path in walk(view) if not path.endswith(b"/"))
-    return {path: view.read(at(view, os.fsdecode(path)), 0, 1 << 30) for path in paths}
 
 
 def fill(base: str) -> None:
@@ -93,7 +88,6 @@ def test_following_shows_each_sync_and_nothing_between(base: str) -> None:
         assert view.refresh() and not view.refresh()
         with refused(errno.ENOENT):  # nothing keeps a directory without names
             view.lookup(view.root, b"only")
-    view.close()
 
 
 def test_a_following_mount_switches_to_a_replaced_container(base: str, tmp_path: Path) -> None:
@@ -112,14 +106,12 @@ def test_a_following_mount_switches_to_a_replaced_container(base: str, tmp_path:
     list(entries)  # of the old one: whatever, but no crash
     view.releasedir(handle)
     assert listed(view, view.root) == [b"a"]
-    view.close()
 
 
 def test_a_writing_mount_does_not_follow(base: str) -> None:
     fill(base)
     view = opened(base)
     assert not view.refresh()
-    view.close()
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -159,21 +151,18 @@ def test_holes_are_zeros_and_are_found(base: str, stored: bool, classic: bool) -
 
 
 def test_a_hole_at_the_end_has_no_data_behind_it(base: str) -> None:
-    winkfs.create(base).close()
-    view = opened(base)
+    view = opened(made(base))
     id = view.create(view.root, b"f", 0o644, 0, 0).id
     view.write(id, [(0, b"x")], 5)
     view.truncate(id, 1000)
     assert view.seek(id, 5, hole=True) == 5
     with refused(errno.ENXIO):
         view.seek(id, 5, hole=False)
-    view.close()
 
 
 def test_created_files_are_not_written_before_they_have_to_be(base: str) -> None:
     """A file created, written and removed between two syncs leaves nothing in the container."""
-    winkfs.create(base).close()
-    view = opened(base)
+    view = opened(made(base))
     with disk_calls() as calls:
         for i in range(100):
             id = view.create(view.root, b"%d" % i, 0o640, 5, 6).id
@@ -195,8 +184,7 @@ def test_created_files_are_not_written_before_they_have_to_be(base: str) -> None
 
 def test_a_broken_disk_leaves_no_names_of_lost_files(base: str) -> None:
     """What could not be written is lost, but the directory it was in can be removed."""
-    winkfs.create(base).close()
-    view = opened(base)
+    view = opened(made(base))
     directory = view.mkdir(view.root, b"d", 0o755, 0, 0).id
     run_steps(view.syncing(None))
     id = view.create(directory, b"f", 0o644, 0, 0).id

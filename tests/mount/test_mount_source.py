@@ -11,7 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from seam import Call, disk_calls, refusing
+from mounting import all_refused, refused
+from seam import disk_calls, once, refusing
+from sources import listed, new_file
 
 import winkfs
 from winkformats.disk.posix import FileStorage
@@ -24,48 +26,31 @@ from winkmount.source import Amendment, run_steps
 
 
 @pytest.fixture
-def container(tmp_path: os.PathLike[str]) -> Container:
-    """What `source` serves, and closes."""
-    return winkfs.create(os.path.join(tmp_path, "c"))
+def base(tmp_path: Path) -> Iterator[str]:
+    """Yield the path for a container that the test makes; it is verified at the end."""
+    yield str(tmp_path / "c")
+    assert winkfs.verify(tmp_path / "c").problems == []
 
 
 @pytest.fixture
-def log(tmp_path: os.PathLike[str]) -> Container:
-    """What `ao` serves, and closes."""
-    return winkfs.create(os.path.join(tmp_path, "log"), ao=True)
-
-
-@pytest.fixture
-def source(container: Container) -> Iterator[ContainerSource]:
-    made = ContainerSource(container)
+def source(base: str) -> Iterator[ContainerSource]:
+    made = ContainerSource(winkfs.create(base))
     yield made
     made.close()
-    assert winkfs.verify(container.base).problems == []
 
 
 @pytest.fixture
-def ao(log: Container) -> Iterator[AppendOnlySource]:
-    made = AppendOnlySource(log)
+def ao(base: str) -> Iterator[AppendOnlySource]:
+    made = AppendOnlySource(winkfs.create(base, ao=True))
     yield made
     made.close()
-    assert winkfs.verify(log.base).problems == []
 
 
 NOW = 1_700_000_000 * 10**9
 
 
-def listed(source: ContainerSource, directory: int) -> list[bytes]:
-    handle = source.opendir(directory)
-    try:
-        return [entry.name for entry in source.readdir(handle, 0)]
-    finally:
-        source.releasedir(handle)
-
-
 def put(source: ContainerSource, name: bytes, data: bytes) -> int:
-    id = source.create(source.root, name, 0o644, os.getuid(), os.getgid()).id
-    source.open(id, write=True, truncate=False)
-    source.write(id, [(0, data)], NOW)
+    id = new_file(source, name, data, NOW)
     source.release(id)
     return id
 
@@ -85,14 +70,14 @@ def held_ready(source: ContainerSource) -> int:
         return source.statfs()["f_bavail"]
 
 
+def no_room() -> None:
+    raise OSError(errno.ENOSPC, "full")
+
+
 def fill_disk(monkeypatch: pytest.MonkeyPatch, source: ContainerSource, free: int) -> None:
     """So many bytes are left, with what the container has for itself."""
     set_free(monkeypatch, free - held_ready(source))
     time.sleep(0.06)  # it is not asked at each write
-
-
-def refused(code: int) -> pytest.RaisesExc[OSError]:
-    return pytest.raises(OSError, check=lambda error: error.errno == code)
 
 
 def test_full_disk_refuses_writes_but_not_removal(
@@ -104,13 +89,12 @@ def test_full_disk_refuses_writes_but_not_removal(
     with refused(errno.ENOSPC):
         source.write(id, [(54, bytes(1000))], NOW)
     fill_disk(monkeypatch, source, 100)
-    for attempt in (
+    all_refused(
+        errno.ENOSPC,
         lambda: source.create(source.root, b"g", 0o644, 0, 0),
         lambda: source.mkdir(source.root, b"d", 0o755, 0, 0),
         lambda: source.symlink(source.root, b"l", b"f", 0, 0),
-    ):
-        with refused(errno.ENOSPC):
-            attempt()
+    )
     assert source.read(id, 0, 100) == b"kept" + b"x" * 50
     source.unlink(source.root, b"f")
     run_steps(source.syncing(None))
@@ -118,25 +102,21 @@ def test_full_disk_refuses_writes_but_not_removal(
 
 
 def test_the_writer_of_an_append_only_file_gets_enospc(
-    ao: AppendOnlySource, log: Container, monkeypatch: pytest.MonkeyPatch
+    ao: AppendOnlySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    id = ao.create(ao.root, b"f", 0o644, 0, 0).id
-    ao.open(id, write=True, truncate=False)
-    ao.write(id, [(0, bytes(10_000))], NOW)
+    id = new_file(ao, b"f", bytes(10_000))
     fill_disk(monkeypatch, ao, RESERVE + 5_000)
     with refused(errno.ENOSPC):
         ao.write(id, [(10_000, bytes(10_000))], NOW)
     ao.release(id)  # for what was taken there is room
-    assert log.read("f") == bytes(10_000)
+    assert ao.names.container.read("f") == bytes(10_000)
 
 
 def test_a_refused_append_only_file_is_stored_by_a_later_sync(
-    ao: AppendOnlySource, log: Container, tmp_path: Path
+    ao: AppendOnlySource, tmp_path: Path
 ) -> None:
     data = bytes(20 << 20)
-    id = ao.create(ao.root, b"f", 0o644, 0, 0).id
-    ao.open(id, write=True, truncate=False)
-    ao.write(id, [(0, data)], NOW)
+    id = new_file(ao, b"f", data)
     with disk_calls(refusing("write", ".data", errno.ENOSPC)):
         with refused(errno.ENOSPC):
             ao.release(id)
@@ -146,14 +126,13 @@ def test_a_refused_append_only_file_is_stored_by_a_later_sync(
     assert held_ready(ao) < len(data)  # its room is kept
     assert nameless(tmp_path)
     run_steps(ao.syncing(None))  # there is room again
-    assert log.read("f") == data
+    assert ao.names.container.read("f") == data
     assert 0 < held_ready(ao) < len(data)  # now it needs none
     assert not nameless(tmp_path)
 
 
 @pytest.mark.parametrize("nth", [1, 2, 10])
-def test_directory_rename_that_fails_in_the_middle_is_undone(nth: int, tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_directory_rename_that_fails_in_the_middle_is_undone(nth: int, base: str) -> None:
     winkfs.create(base).close()
     with KVSeq.open(FileStorage(f"{base}.data", "w"), writable=True) as kv:
         kv.sync({"FILEINCR": 0})  # so that each name asks for room
@@ -163,15 +142,8 @@ def test_directory_rename_that_fails_in_the_middle_is_undone(nth: int, tmp_path:
     names = [b"%03d" % i * 60 for i in range(60)]
     for name in names:
         source.create(directory, name, 0o644, 0, 0)
-    asked: list[Call] = []
-
-    def full(call: Call) -> None:
-        if call.verb == "preallocate":
-            asked.append(call)
-            if len(asked) == nth:
-                raise OSError(errno.ENOSPC, "full")
-
     run_steps(source.syncing(None))
+    full = once("preallocate", "", no_room, nth=nth)
     with disk_calls(full), refused(errno.ENOSPC):
         source.rename(source.root, b"d", source.root, b"e")
     assert {*container.names()} == {"d", *(f"d/{name.decode()}" for name in names)}
@@ -180,7 +152,6 @@ def test_directory_rename_that_fails_in_the_middle_is_undone(nth: int, tmp_path:
     source.rename(source.root, b"d", source.root, b"e")
     assert {*container.names()} == {"e", *(f"e/{name.decode()}" for name in names)}
     source.close()
-    assert winkfs.verify(base).problems == []
 
 
 def test_rename_to_a_name_too_long_for_a_path_changes_nothing(source: ContainerSource) -> None:
@@ -209,9 +180,10 @@ def test_attributes_of_the_top_directory_last_while_mounted(
     assert source.xattrs(source.root) == {b"user.x": b"y"}
 
 
-def test_unchanged_attributes_write_nothing(source: ContainerSource, container: Container) -> None:
+def test_unchanged_attributes_write_nothing(source: ContainerSource) -> None:
     id = put(source, b"f", b"x")
     run_steps(source.syncing(None))
+    container = source.names.container
     before = container.superblock["FILESIZE"]
     attr = source.stat(id)
     source.amend(id, Amendment(mode=stat.S_IMODE(attr.mode)), time.time_ns())
@@ -220,26 +192,11 @@ def test_unchanged_attributes_write_nothing(source: ContainerSource, container: 
     assert container.superblock["FILESIZE"] == before
 
 
-def test_a_directory_that_is_open_is_listed_under_its_new_name(source: ContainerSource) -> None:
-    above = source.mkdir(source.root, b"a", 0o755, 0, 0).id
-    directory = source.mkdir(above, b"d", 0o755, 0, 0).id
-    for i in range(3):
-        source.create(directory, b"%d" % i, 0o644, 0, 0)
-    handle = source.opendir(directory)
-    half = source.readdir(handle, 0)
-    next(half)
-    source.rename(source.root, b"a", source.root, b"b")
-    assert {entry.name for entry in half} >= {b"1", b"2"}
-    assert sorted(entry.name for entry in source.readdir(handle, 0)) == [b"0", b"1", b"2"]
-    source.releasedir(handle)
-
-
 @pytest.mark.parametrize("settled", [False, True])
 def test_copy_of_a_removed_file_takes_no_room_for_its_holes(
     source: ContainerSource, monkeypatch: pytest.MonkeyPatch, settled: bool
 ) -> None:
-    id = put(source, b"f", b"begin")
-    source.open(id, write=True, truncate=False)
+    id = new_file(source, b"f", b"begin")
     source.truncate(id, 64 << 20)
     source.write(id, [((64 << 20) - 3, b"end")], NOW)
     if settled:
@@ -256,8 +213,7 @@ def test_copy_of_a_removed_file_takes_no_room_for_its_holes(
 
 
 def test_a_removed_file_with_freed_entries_is_not_read(source: ContainerSource) -> None:
-    id = put(source, b"f", b"x" * 100)
-    source.open(id, write=True, truncate=False)
+    id = new_file(source, b"f", b"x" * 100)
     source.unlink(source.root, b"f")
     put(source, b"g", b"y")
     with disk_calls(refusing("write", ".data", errno.ENOSPC)), refused(errno.ENOSPC):
@@ -282,26 +238,19 @@ def test_time_that_no_file_can_have_becomes_the_nearest(source: ContainerSource)
         assert source.stat(id).mtime_ns == kept
 
 
-def test_an_impossible_time_does_not_lose_an_append_only_file(
-    ao: AppendOnlySource, log: Container
-) -> None:
-    id = ao.create(ao.root, b"f", 0o644, 0, 0).id
-    ao.open(id, write=True, truncate=False)
-    ao.write(id, [(0, b"data")], NOW)
+def test_an_impossible_time_does_not_lose_an_append_only_file(ao: AppendOnlySource) -> None:
+    id = new_file(ao, b"f", b"data")
     ao.amend(id, Amendment(mtime_ns=TOO_FAR), NOW)
     ao.release(id)
-    assert log.read("f") == b"data"
+    assert ao.names.container.read("f") == b"data"
     put(ao, b"g", b"later")
-    assert log.read("g") == b"later"
+    assert ao.names.container.read("g") == b"later"
 
 
-def test_file_that_cannot_be_stored_takes_no_other_along(tmp_path: Path) -> None:
-    base = tmp_path / "log"
+def test_file_that_cannot_be_stored_takes_no_other_along(base: str, tmp_path: Path) -> None:
     source = AppendOnlySource(winkfs.create(base, ao=True))
     for name in (b"f", b"g"):
-        id = source.create(source.root, name, 0o644, 0, 0).id
-        source.open(id, write=True, truncate=False)
-        source.write(id, [(0, name * (2 << 20))], NOW)
+        new_file(source, name, name * (2 << 20))
         if name == b"f":
             (spool,) = nameless(tmp_path)
             with Path(os.devnull).open("wb") as unreadable:
@@ -327,8 +276,7 @@ def test_space_that_is_kept_free_is_not_shown_as_free(
         assert source.statfs()["f_bavail"] == shown
 
 
-def test_a_mount_writes_the_index_though_it_maps_nothing(tmp_path: Path) -> None:
-    base = str(tmp_path / "c")
+def test_a_mount_writes_the_index_though_it_maps_nothing(base: str) -> None:
     winkfs.create(base).close()
     container = Container(base, "a", mapped=False)
     source = ContainerSource(container)
@@ -339,7 +287,6 @@ def test_a_mount_writes_the_index_though_it_maps_nothing(tmp_path: Path) -> None
     assert not [call for call in calls if call.verb == "map" and call.path == f"{base}.data"]
     with winkfs.open(base) as reader, FileStorage(f"{base}.idx") as index:
         assert read_superblock(index)["DATAEND"] == reader.superblock["FILESIZE"]
-    assert winkfs.verify(base).problems == []
 
 
 def test_create_sees_what_came_since_the_name_was_not_found(source: ContainerSource) -> None:

@@ -12,17 +12,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
+from mounting import (
+    TESTS,
+    all_refused,
+    command,
+    not_by_libfuse,
+    refused,
+    server_of,
+    serving,
+    stored,
+    sync,
+    verified,
+)
 from mounting import base as base  # a fixture
-from mounting import command, need_fuse, not_by_libfuse, serving, stored, verified
 from mounting import there as there  # a fixture
+from threaded import in_threads
 
 import winkfs
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
-HERE = Path(__file__).parents[1]
 
 SLOW = 1.5  # seconds of a sync; two come for each fsync
 
@@ -42,20 +54,8 @@ def mount(base: str, there: Path, control: Path) -> Iterator[Path]:
 
 
 def server(control: Path, base: str, there: Path, every: str = "3600") -> list[str]:
-    program = [sys.executable, str(HERE / "faulty_disk.py"), str(control)]
+    program = [sys.executable, str(TESTS / "faulty_disk.py"), str(control)]
     return [*program, "mount", "-f", "--sync-every", every, base, str(there)]
-
-
-def refused(*codes: int) -> pytest.RaisesExc[OSError]:
-    return pytest.raises(OSError, check=lambda error: error.errno in codes)
-
-
-def sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def within(seconds: float, call: Callable[[], object]) -> object:
@@ -108,12 +108,19 @@ os._exit(ctypes.get_errno() if libc.fsync(file) else 0)  # with the handler unti
 
 
 @contextmanager
-def waiting(path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that waits for an fsync, and to which signals come that it has a handler for."""
-    command = [sys.executable, "-c", WAITER, str(path)]
+def begun(program: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has printed a line before its work on a file."""
+    command = [sys.executable, "-c", program, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()
+        yield process
+
+
+@contextmanager
+def waiting(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that waits for an fsync, and to which signals come that it has a handler for."""
+    with begun(WAITER, path) as process:
         time.sleep(0.3)
         yield process
 
@@ -147,7 +154,6 @@ def test_a_signal_with_a_handler_ends_no_fsync(base: str, mount: Path, control: 
 
 def test_several_fsyncs_at_once_end_all(base: str, mount: Path, control: Path) -> None:
     control.write_text("slow 0.1")
-    failed: list[object] = []
 
     def write(name: str) -> None:
         for turn in range(3):
@@ -155,15 +161,9 @@ def test_several_fsyncs_at_once_end_all(base: str, mount: Path, control: Path) -
             os.pwrite(fd, b"%d" % turn, turn)
             os.fsync(fd)
             os.close(fd)
-            if stored(base, name) != b"012"[: turn + 1]:
-                failed.append((name, turn))
+            assert stored(base, name) == b"012"[: turn + 1], name
 
-    threads = [threading.Thread(target=write, args=(f"t{n}",)) for n in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    in_threads(*[partial(write, f"t{n}") for n in range(5)])
 
 
 def test_others_are_served_while_the_background_sync_waits(
@@ -212,12 +212,9 @@ def test_random_work_with_slow_syncs_is_all_there(
             if number % 3 == 0:
                 (mount / f"{name}-{number % 5}").unlink()
 
-    threads = [threading.Thread(target=write, args=(f"w{n}",)) for n in range(3)]
-    threads += [threading.Thread(target=churn, args=(f"c{n}",)) for n in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(
+        *[partial(write, f"w{n}") for n in range(3)], *[partial(churn, f"c{n}") for n in range(2)]
+    )
     for name, data in kept.items():
         assert (mount / name).read_bytes() == data
     sync(mount)
@@ -231,7 +228,6 @@ def test_random_work_with_slow_syncs_is_all_there(
 def test_umount_reports_a_server_that_failed_to_close(
     base: str, there: Path, control: Path
 ) -> None:
-    need_fuse()
     with serving(server(control, base, there), there, patience=120) as process:
         (there / "file").write_bytes(b"kept")
         control.write_text("fail at the end")
@@ -246,9 +242,7 @@ def test_umount_reports_a_server_that_failed_to_close(
 def test_nothing_is_acknowledged_after_a_failed_fsync(
     base: str, there: Path, control: Path
 ) -> None:
-    need_fuse()
-    how = [*server(control, base, there)]
-    with serving(how, there, patience=120) as process:
+    with serving(server(control, base, there), there, patience=120) as process:
         file = os.open(there / "file", os.O_RDWR | os.O_CREAT)
         os.write(file, b"kept")
         os.fsync(file)
@@ -258,10 +252,7 @@ def test_nothing_is_acknowledged_after_a_failed_fsync(
         with refused(errno.EIO):
             os.fsync(file)
         for _ in range(2):
-            with refused(errno.EIO):
-                os.fsync(file)
-            with refused(errno.EIO):
-                sync(there)
+            all_refused(errno.EIO, lambda: os.fsync(file), lambda: sync(there))
             with refused(errno.EROFS, errno.EIO):
                 os.pwrite(file, b"more", 0)
             with refused(errno.EROFS, errno.EIO):
@@ -291,15 +282,6 @@ print(len(open(sys.argv[1], "rb", buffering=0).read()))
 """
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", READER, str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield process
-
-
 @not_by_libfuse("keeps who waits for a read until it is done")
 @pytest.mark.parametrize(
     "options",
@@ -317,9 +299,9 @@ def test_a_process_killed_during_a_read_need_not_wait(
         assert len(os.listdir(there / "many")) == 9
         control.write_text("read 2.5")
         with (
-            reading(there / "many/1") as first,
-            reading(there / "many/2") as second,
-            reading(there / "many/3") as third,
+            begun(READER, there / "many/1") as first,
+            begun(READER, there / "many/2") as second,
+            begun(READER, there / "many/3") as third,
         ):
             time.sleep(0.8)
             for process in (second, first):
@@ -340,13 +322,11 @@ def test_a_signal_with_a_handler_ends_no_read(base: str, there: Path, control: P
         os.stat(there / "d/g")
         control.write_text("read 1")
         program = f"import signal; signal.signal(10, lambda *_: None)\n{READER}"
-        command = [sys.executable, "-c", program, str(there / "d/g")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            process.stdout.readline()
+        with begun(program, there / "d/g") as process:
             for _ in range(3):
                 time.sleep(0.3)
                 process.send_signal(10)
+            assert process.stdout is not None
             assert within(10, process.stdout.read) == "1\n"
         control.write_text("")
 
@@ -354,7 +334,7 @@ def test_a_signal_with_a_handler_ends_no_read(base: str, there: Path, control: P
 def test_an_idle_mount_is_no_work(base: str, mount: Path) -> None:
     """Neither for the thread that answers, nor for the one that stands by."""
     os.listdir(mount)
-    pid = int(os.getxattr(mount, "user.winkfs.pid"))
+    pid = server_of(mount)
     time.sleep(1)
 
     def switches() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import shutil
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import folders
 import pytest
-from mounting import mounted, need, not_by_libfuse, run
+from mounting import mounted, need, run, sync
+from mounting import place as place  # a fixture
 
 import winkfs
 
@@ -31,13 +31,6 @@ def mount() -> Iterator[Path]:
         with mounted(base, "-o", "sync_every=0.5", patience=300) as there:
             yield there
         assert winkfs.verify(base).problems == []
-
-
-@pytest.fixture
-def place(mount: Path, request: pytest.FixtureRequest) -> Path:
-    place = mount / request.node.name.replace("[", "-").rstrip("]")
-    place.mkdir()
-    return place
 
 
 @pytest.fixture
@@ -118,13 +111,6 @@ def test_sqlite_with_several_connections_and_a_killed_writer(place: Path, journa
     assert acknowledged * 10 <= found["victim"] <= (acknowledged + 1) * 10
 
 
-def test_sqlite_shell(place: Path) -> None:
-    need("sqlite3")
-    statements = "create table t (a); insert into t values (1), (2); select sum(a) from t;"
-    assert run("sqlite3", place / "db", statements) == "3\n"
-    assert run("sqlite3", place / "db", ".dump").count("INSERT") == 2
-
-
 @pytest.mark.parametrize("option", ["--whole-file", "--inplace", "--append", "--no-whole-file"])
 def test_rsync_moves_only_what_changed(place: Path, tree: Path, option: str) -> None:
     need("rsync")
@@ -169,9 +155,7 @@ def test_editors_save_by_rename(place: Path) -> None:
         shutil.copymode(file, new)
         file.rename(place / "text~")
         new.rename(file)
-        directory = os.open(place, os.O_RDONLY)
-        os.fsync(directory)
-        os.close(directory)
+        sync(place)
         assert file.read_text() == f"version {number}\n"
     assert (place / "text~").read_text() == "version 18\n"
     assert file.stat().st_mode & 0o777 == 0o640
@@ -258,28 +242,6 @@ def test_cp(place: Path, tmp_path: Path, how: str) -> None:
     assert (place / "again~").exists()
 
 
-@not_by_libfuse("has no fallocate")
-def test_dd_and_fallocate(place: Path) -> None:
-    file, model = place / "f", bytearray(1_000_000)
-    run("dd", "if=/dev/zero", f"of={file}", "bs=1000", "count=1000", "conv=fsync")
-    chance = random.Random(2)
-    for _ in range(20):
-        at = chance.randrange(200)
-        data = chance.randbytes(4096)
-        dd = ["dd", f"of={file}", "bs=4096", f"seek={at}", "conv=notrunc,fsync"]
-        subprocess.run(dd, input=data, check=True, capture_output=True)
-        model[at * 4096 : (at + 1) * 4096] = data
-    assert file.read_bytes() == model
-    need("fallocate")
-    run("fallocate", "--punch-hole", "--offset", "5000", "--length", "20000", file)
-    model[5000:25_000] = bytes(20_000)
-    run("fallocate", "--offset", "0", "--length", "1200000", file)
-    model.extend(bytes(200_000))
-    assert file.read_bytes() == model
-    run("fallocate", "--keep-size", "--length", "2000000", file)
-    assert file.stat().st_size == 1_200_000
-
-
 def test_find_ls_du(place: Path, tree: Path) -> None:
     run("cp", "-a", f"{tree}/.", place)
     newer = run("find", ".", "-type", "f", "-newer", "d2/e0/f30", cwd=place).split()
@@ -292,62 +254,3 @@ def test_find_ls_du(place: Path, tree: Path) -> None:
     sizes = [sum(os.path.getsize(p) for p in top.rglob("f*")) for top in (place, tree)]
     assert sizes[0] == sizes[1]
     assert int(run("du", "-sk", "--apparent-size", place).split()[0]) * 1024 >= sizes[0]
-
-
-def test_patch_and_sed(place: Path) -> None:
-    old, new = place / "old", place / "new"
-    old.write_text("".join(f"line {number}\n" for number in range(100)))
-    run("sed", "s/line 50$/changed/", "-i.bak", old)
-    assert (place / "old.bak").read_text() != old.read_text()
-    new.write_text(old.read_text().replace("line 7\n", "seven\n"))
-    difference = subprocess.run(["diff", "-u", old, new], capture_output=True).stdout
-    (place / "patch").write_bytes(difference)
-    need("patch")
-    run("patch", "-b", old, place / "patch")
-    assert old.read_text() == new.read_text()
-    run("patch", "-R", old, place / "patch")
-    assert "changed\n" in old.read_text() and "line 7\n" in old.read_text()
-
-
-def test_tail_follows_another_process(place: Path) -> None:
-    log = place / "log"
-    log.touch()
-    tail = subprocess.Popen(["tail", "-f", "-s", "0.05", log], stdout=subprocess.PIPE, bufsize=0)
-    script = f"for i in $(seq 200); do echo line $i >> {log}; done; sleep 0.2; mv {log} {log}.1"
-    run("sh", "-c", script)
-    assert tail.stdout is not None
-    wanted = "".join(f"line {number + 1}\n" for number in range(200)).encode()
-    found = b""
-    deadline = time.monotonic() + 20
-    os.set_blocking(tail.stdout.fileno(), False)
-    while found != wanted and time.monotonic() < deadline:
-        found += tail.stdout.read(65536) or b""
-        time.sleep(0.02)
-    tail.kill()
-    tail.communicate()
-    assert found == wanted
-
-
-def test_flock_holds_off_other_programs(place: Path) -> None:
-    need("flock")
-    script = "n=$(cat n); sleep 0.01; echo $((n + 1)) > n"
-    (place / "n").write_text("0\n")
-    command = ["sh", "-c", f"for i in 1 2 3 4 5 6 7 8; do flock lock sh -c '{script}'; done"]
-    running = [subprocess.Popen(command, cwd=place) for _ in range(4)]
-    assert [process.wait(60) for process in running] == [0] * 4
-    assert (place / "n").read_text() == "32\n"
-    with (place / "lock").open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert subprocess.run(["flock", "-n", place / "lock", "true"]).returncode == 1
-
-
-def test_setfattr_and_getfattr(place: Path) -> None:
-    need("setfattr", "getfattr")
-    (place / "f").touch()
-    run("setfattr", "-n", "user.one", "-v", "first value", place / "f")
-    run("setfattr", "-n", "user.two", "-v", "0x0001ff", place / "f")
-    assert 'user.one="first value"' in run("getfattr", "-d", "-m", "-", place / "f")
-    run("cp", "-a", place / "f", place / "g")
-    assert os.getxattr(place / "g", "user.two") == b"\0\1\xff"
-    run("setfattr", "-x", "user.two", place / "f")
-    assert "user.two" not in run("getfattr", "-d", "-m", "-", place / "f")
