@@ -25,7 +25,7 @@ from common import Case, Options, Phases, Watch, evict, interleaved, options, sc
 from report import Goal, Report
 from rivals import RIVALS, Messages, Pairs, Rival, parts_of
 
-from winkformats.messagestore.index import Index, Rows, words_of
+from winkformats.messagestore.index import Index, MessageRows, words_of
 from winkformats.messagestore.segment import ID
 
 PIECE: Final = 1 << 20  # bytes of a raw write or read
@@ -122,7 +122,7 @@ def memory(asked: Options, report: Report) -> None:
             n = min(4096, count - at)
             column = np.arange(at, at + n)
             index.add_many(
-                Rows(words_of(generator.bytes(n * ID)), column >> 14, column, column, column)
+                MessageRows(words_of(generator.bytes(n * ID)), column >> 14, column, column, column)
             )
         figure = index.memory / len(index)
         report.row(

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from winkformats.messagestore.index import GONE, LAST, Index, Place, Rows, words_of
+from winkformats.messagestore.index import GONE, LAST, Index, MessageRows, Place, words_of
 
 SOME = st.integers(0, 40).map(lambda number: (number * 0x9E3779B97F4A7C15 << 20).to_bytes(16))
 PLACES = st.builds(Place, *[st.integers(0, (1 << 31) - 1)] * 3, st.integers(0, 5))
 
 
-def rows_of(model: dict[bytes, Place]) -> Rows:
+def rows_of(model: dict[bytes, Place]) -> MessageRows:
     columns = np.array(list(model.values()), np.int64).reshape(-1, 4).T
-    return Rows(words_of(b"".join(model)), *columns)
+    return MessageRows(words_of(b"".join(model)), *columns)
 
 
 class Beside(RuleBasedStateMachine):
@@ -140,6 +140,6 @@ def test_memory_of_a_message() -> None:
     for count in (50_000, 100_000, 200_000):
         new = words_of(rng.randbytes(16 * (count - len(index))))
         numbers = np.arange(len(new))
-        index.add_many(Rows(new, numbers, numbers, numbers, numbers))
+        index.add_many(MessageRows(new, numbers, numbers, numbers, numbers))
         assert len(index) == count
         assert index.memory <= 100 * count

@@ -464,7 +464,7 @@ MUTANTS = (
     ),
     Mutant(
         "log store: a transaction that failed left in the log", f"{LOG}/log.py",
-        "                self._undo(start, left[0])\n",
+        "                self._undo(start, finished[0])\n",
         "                pass\n",
         f"{LOGCUTS}::test_a_full_disk_leaves_nothing_half",
     ),

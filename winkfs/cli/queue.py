@@ -196,14 +196,14 @@ def pop(
     done = 0
     with opened(base, change=True) as found:
         for some in _popped(found, None if every else count, patience, visible, consumer):
-            left = [message.id for message in some]
+            unwritten = [message.id for message in some]
             try:
                 done += _write(found, some, lines, as_json)
                 sys.stdout.flush()
-                found.ack(*left, consumer=consumer)
-                left = []
+                found.ack(*unwritten, consumer=consumer)
+                unwritten = []
             finally:
-                for id in left:
+                for id in unwritten:
                     found.nack(id, "could not be written", consumer=consumer)
         if not done and not every:
             raise _empty(found, consumer)

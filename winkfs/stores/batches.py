@@ -19,14 +19,14 @@ def batched(
     """Yield lists of at most `most` items whose sizes add up to at most `size`; a larger item is
     alone."""
     batch: list[T] = []
-    left = size
+    room = size
     for item in items:
         needed = size_of(item)
-        if batch and (needed > left or len(batch) == most):
+        if batch and (needed > room or len(batch) == most):
             yield batch
-            batch, left = [], size
+            batch, room = [], size
         batch.append(item)
-        left -= needed
+        room -= needed
     if batch:
         yield batch
 

@@ -203,15 +203,15 @@ class Records(Reader):
 
         Memory: that of `bodies`, and the rows.
         """
-        left = list(rows)
+        wanted = list(rows)
         at = 0
-        while at < len(left):
+        while at < len(wanted):
             try:
-                for body in self.bodies(left[at:]):
-                    yield left[at], body
+                for body in self.bodies(wanted[at:]):
+                    yield wanted[at], body
                     at += 1
             except (OSError, ValueError):  # of this record, or of one that is read with it
-                alone = left[at : at + BATCH_RECORDS]
+                alone = wanted[at : at + BATCH_RECORDS]
                 at += len(alone)
                 yield from self._alone(alone)
 

@@ -46,7 +46,7 @@ class Place(NamedTuple):
     refs: int
 
 
-class Rows(NamedTuple):
+class MessageRows(NamedTuple):
     """Many messages: ids uint64[n, 2], and the columns of `Place`, int64[n] each."""
 
     ids: UInt64
@@ -55,12 +55,12 @@ class Rows(NamedTuple):
     size: Int64
     refs: Int64
 
-    def take(self, which: Int64 | Bools | slice) -> Rows:
+    def take(self, which: Int64 | Bools | slice) -> MessageRows:
         ids, file, offset, size, refs = self
-        return Rows(ids[which], file[which], offset[which], size[which], refs[which])
+        return MessageRows(ids[which], file[which], offset[which], size[which], refs[which])
 
     @classmethod
-    def joined(cls, parts: Sequence[Rows]) -> Rows:
+    def joined(cls, parts: Sequence[MessageRows]) -> MessageRows:
         """Join several parts, or none."""
         if not parts:
             none = np.empty(0, np.int64)
@@ -73,7 +73,7 @@ def words_of(ids: bytes) -> UInt64:
     return np.frombuffer(ids, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
-def ids_of(rows: Rows) -> list[bytes]:
+def ids_of(rows: MessageRows) -> list[bytes]:
     """Return the ids of rows as bytes."""
     data = rows.ids.astype(">u8").tobytes()
     return [data[at : at + 16] for at in range(0, len(data), 16)]
@@ -222,7 +222,7 @@ class Index:
             found[i] = max(self._find(high, low) >> 2, -1)
         return found
 
-    def get_many(self, ids: UInt64) -> tuple[Rows, Bools]:
+    def get_many(self, ids: UInt64) -> tuple[MessageRows, Bools]:
         """Return the rows of messages, in the order of their ids, and which ids exist."""
         step = LOOKED_UP_TOGETHER
         slots = np.concatenate(
@@ -232,7 +232,7 @@ class Index:
         there = slots >= 0
         return _rows(self._table[slots[there]]), there
 
-    def add_many(self, rows: Rows) -> None:
+    def add_many(self, rows: MessageRows) -> None:
         """Add messages that are missing, each once."""
         if self._used + len(rows.ids) > self._most:
             self._grow(len(rows.ids))
@@ -241,7 +241,7 @@ class Index:
             self._add(_slots(part))
             self.count += len(part.ids)
 
-    def swap_many(self, before: Rows, after: Rows) -> Int64:
+    def swap_many(self, before: MessageRows, after: MessageRows) -> Int64:
         """Move the messages whose place is that in `before` to that in `after`; references stay.
 
         ->  number of references, int64[n]; 0: not moved, since its place was different
@@ -253,7 +253,7 @@ class Index:
         ]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
-    def _swap_part(self, before: Rows, after: Rows) -> Int64:
+    def _swap_part(self, before: MessageRows, after: MessageRows) -> Int64:
         slots = self._find_many(before.ids)
         rows = self._table[slots]  # any row for -1
         refs = (rows[:, 3] & np.uint64(LOW)).astype(np.int64)
@@ -289,7 +289,7 @@ class Index:
         for at in range(0, len(rows), LOOKED_UP_TOGETHER):
             self._add(rows[at : at + LOOKED_UP_TOGETHER])
 
-    def rows(self) -> Iterator[Rows]:
+    def rows(self) -> Iterator[MessageRows]:
         """Yield all messages, in no order, in parts. A message that changes meanwhile may be
         missing, or be in a part with its old or new place."""
         table = self._table
@@ -298,7 +298,7 @@ class Index:
             yield _rows(some[some[:, 2] < GONE])
 
 
-def _slots(rows: Rows) -> Slots:
+def _slots(rows: MessageRows) -> Slots:
     found = np.empty((len(rows.ids), WORDS), np.uint64)
     found[:, :2] = rows.ids
     found[:, 2], found[:, 3] = _packed(rows.file, rows.offset), _packed(rows.size, rows.refs)
@@ -310,6 +310,6 @@ def _packed(high: Int64, low: Int64) -> UInt64:
     return found
 
 
-def _rows(slots: Slots) -> Rows:
+def _rows(slots: Slots) -> MessageRows:
     where, what = slots[:, 2].view(np.int64), slots[:, 3].view(np.int64)
-    return Rows(slots[:, :2], where >> 32, where & LOW, what >> 32, what & LOW)
+    return MessageRows(slots[:, :2], where >> 32, where & LOW, what >> 32, what & LOW)

@@ -55,7 +55,7 @@ import xxhash
 from winkformats.arrays import Int64
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
-from winkformats.messagestore.index import Rows
+from winkformats.messagestore.index import MessageRows
 
 INDEX: Final = "index"
 JOURNAL: Final = "refs."
@@ -108,7 +108,9 @@ class Snapshot(NamedTuple):
     checksums: bool
 
 
-def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], count: int) -> None:
+def write_snapshot(
+    storage: Storage, head: Snapshot, parts: Iterable[MessageRows], count: int
+) -> None:
     """Write a snapshot of `count` messages, in parts. Cost: 32 bytes for each message."""
     last = -1 if head.last_v1 is None else head.last_v1
     listed = [(number, *facts) for number, facts in head.covered.items()]
@@ -131,7 +133,7 @@ def write_snapshot(storage: Storage, head: Snapshot, parts: Iterable[Rows], coun
     storage.write(at, [SUM.pack(hashed.intdigest())])
 
 
-def read_snapshot(storage: Storage) -> tuple[Snapshot, Rows]:
+def read_snapshot(storage: Storage) -> tuple[Snapshot, MessageRows]:
     """Read a snapshot -> its header, and its messages, in no order.
 
     raises  CorruptError if it is damaged
@@ -162,15 +164,15 @@ def read_snapshot(storage: Storage) -> tuple[Snapshot, Rows]:
         raise wrong("an index with a wrong checksum")
     covered = {number: (beside, size) for number, beside, size in listed.tolist()}
     known = generation, None if last < 0 else last, next_file, covered, bool(flags & CHECKSUMS)
-    return Snapshot(*known), Rows.joined(parts)
+    return Snapshot(*known), MessageRows.joined(parts)
 
 
-def _rows(packed: np.ndarray[tuple[int], np.dtype[np.void]]) -> Rows:
+def _rows(packed: np.ndarray[tuple[int], np.dtype[np.void]]) -> MessageRows:
     def column(name: str) -> Int64:
         return packed[name].astype(np.int64)
 
     ids = packed["id"].astype(np.uint64)
-    return Rows(ids, column("file"), column("offset"), column("size"), column("refs"))
+    return MessageRows(ids, column("file"), column("offset"), column("size"), column("refs"))
 
 
 class Journal:
@@ -192,7 +194,7 @@ class Journal:
         row = ROW.pack(kind, file, offset, size, refs, msg_id)
         self._rows.append(row + CRC.pack(zlib.crc32(row, self._seed)))
 
-    def add_all(self, kind: int, file: int, kept: Rows) -> None:
+    def add_all(self, kind: int, file: int, kept: MessageRows) -> None:
         """Add a row RESET or INTENT of a segment, with its messages."""
         self.add(kind, file, len(kept.file), 0, 0, NO_ID)
         rows = np.empty(len(kept.file), ENTRY)

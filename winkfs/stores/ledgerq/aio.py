@@ -50,10 +50,10 @@ class AsyncQueue:
         until = time.monotonic() + as_timeout(timeout)
         while True:
             message = await self._take(self.queue.pop, consumer=consumer, visible=visible)
-            left = until - time.monotonic()
-            if message is not None or left <= 0:
+            remaining = until - time.monotonic()
+            if message is not None or remaining <= 0:
                 return message
-            await asyncio.sleep(min(left, POLL_SECONDS))
+            await asyncio.sleep(min(remaining, POLL_SECONDS))
 
     async def pop_many(
         self, count: int, *, visible: float | None = None, consumer: str = MAIN

@@ -625,10 +625,10 @@ class Queue(StoreHandle):
         until = time.monotonic() + seconds
         while True:
             message = self.pop(visible=visible, consumer=consumer)
-            left = until - time.monotonic()
-            if message is not None or left <= 0 or stop():
+            remaining = until - time.monotonic()
+            if message is not None or remaining <= 0 or stop():
                 return message
-            time.sleep(min(left, POLL_SECONDS))
+            time.sleep(min(remaining, POLL_SECONDS))
 
     # --- compaction ---
 

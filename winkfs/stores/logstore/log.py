@@ -401,15 +401,15 @@ class Log:
         self.check()
         start = self.number, self.end
         sizes = np.where(batch.lengths == 0, entry.HEAD.size, batch.lengths & entry.LENGTH)
-        left = [0]
+        finished = [0]
         self.table.reserve(int(batch.recids.max(initial=0)) + 1)
         try:
-            positions = self._write(sizes, batch.data, reserve or self._unused, left)
+            positions = self._write(sizes, batch.data, reserve or self._unused, finished)
             old = self.table.apply(Entries(batch.recids, positions, batch.lengths))
             self.sequence += 1
         except OSError:
             if not self.failed:
-                self._undo(start, left[0])
+                self._undo(start, finished[0])
             raise
         except BaseException as error:  # it may be in the log, and not in the table
             self.failed = f"a commit was interrupted by {type(error).__name__}"
@@ -418,10 +418,10 @@ class Log:
             self.plan_save()
         return old
 
-    def _write(self, sizes: Int64, data: bytes, reserve: int, left: list[int]) -> UInt64:
+    def _write(self, sizes: Int64, data: bytes, reserve: int, finished: list[int]) -> UInt64:
         """Write a transaction; return the positions of its entries.
 
-        left  left[0] is set to the bytes of it that are in finished files
+        finished  finished[0] is set to the bytes of it that are in finished files
         """
         layout, total = self.layout, len(data)
         room = layout.largest - RESERVE
@@ -451,11 +451,11 @@ class Log:
                 checksum = zlib.crc32(piece, checksum)
                 self.end += self._head.write(self.end, [piece])
                 self.written += stop - done
-            left[0] = done = stop
+            finished[0] = done = stop
             first = fit
             self._roll(reserve)
 
-    def _undo(self, start: tuple[int, int], left: int) -> None:
+    def _undo(self, start: tuple[int, int], finished: int) -> None:
         """Take back a transaction that was not written completely."""
         assert self._head is not None
         try:
@@ -466,8 +466,8 @@ class Log:
                 number, offset = self.layout.split(self.durable)
                 if number == self.number:
                     self.durable = self.layout.position(number, min(offset, self.end))
-            if left and not one_file:
-                mark = entry.rollback(self.sequence, self.durable, left, self.layout)
+            if finished and not one_file:
+                mark = entry.rollback(self.sequence, self.durable, finished, self.layout)
                 self.end += self._head.write(self.end, [mark])
                 self.written += len(mark)
         except BaseException as error:

@@ -63,16 +63,16 @@ class Lookups(ABC):
         """
         if type(recid) is not int:
             recid = as_int(recid, "a recid")
-        before, left = (0, 0), READ_ATTEMPTS
+        before, attempts_left = (0, 0), READ_ATTEMPTS
         while (found := self._look(recid))[0]:
-            left -= 1
+            attempts_left -= 1
             try:
                 return self._log.read(recid, *found)
             except CorruptError:
-                if found == before or not left:
+                if found == before or not attempts_left:
                     raise
             except FileNotFoundError as error:
-                if found == before or not left:
+                if found == before or not attempts_left:
                     raise CorruptError(
                         f"a file that has record {recid} is missing",
                         file=str(error.filename), offset=0,

@@ -20,7 +20,7 @@ import numpy as np
 from winkformats.disk.paths import absolute
 from winkformats.disk.storage import Directory
 from winkformats.messagestore import ets
-from winkformats.messagestore.index import LAST, Rows, words_of
+from winkformats.messagestore.index import LAST, MessageRows, words_of
 from winkformats.messagestore.journal import INDEX, JOURNAL
 from winkformats.messagestore.segment import ID
 from winkfs.errors import CorruptError, Refusal
@@ -61,7 +61,7 @@ class Recorded(NamedTuple):
     notes    why other segments are not among them, a line each
     """
 
-    rows: Rows
+    rows: MessageRows
     numbers: set[int]
     notes: list[str]
 
@@ -99,8 +99,8 @@ def recorded(
         note = (
             f"the broker's index is not read, each message of the segments is there once: {error}"
         )
-        return Recorded(Rows.joined([]), set(), [note])
-    rows = Rows(words_of(ids), *columns)
+        return Recorded(MessageRows.joined([]), set(), [note])
+    rows = MessageRows(words_of(ids), *columns)
     good, notes = set[int](), list[str]()
     for number in sorted({*known, *rows.file.tolist()}):
         here = rows.file == number

@@ -18,7 +18,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import Rows, ids_of
+from winkformats.messagestore.index import MessageRows, ids_of
 from winkformats.messagestore.journal import INTENT, RESET
 from winkformats.messagestore.segment import COPY, Plan
 from winkfs.stores.batches import batched
@@ -50,7 +50,7 @@ class Job(NamedTuple):
     segment: Segment
     storage: Storage
     size: int
-    kept: Rows
+    kept: MessageRows
     plan: Plan
 
 
@@ -119,20 +119,20 @@ def _claimed(core: Core, segments: list[Segment]) -> Iterator[list[Segment]]:
                 core.remove_segments([s for s in mine if not s.count and s.number in core.segments])
 
 
-def _kept(core: Core, segments: list[Segment]) -> dict[int, Rows]:
+def _kept(core: Core, segments: list[Segment]) -> dict[int, MessageRows]:
     """Return the messages of segments to which nothing is added, in the order of each file.
 
     Some may have been removed meanwhile. Cost: a pass over the index.
     """
     numbers = np.array(sorted(segment.number for segment in segments), np.int64)
-    parts, found = list[Rows](), core.index.rows()
+    parts, found = list[MessageRows](), core.index.rows()
     while True:
         with core.lock:
             rows = next(found, None)
         if rows is None:
             break
         parts.append(rows.take(np.isin(rows.file, numbers)))
-    every = Rows.joined(parts)
+    every = MessageRows.joined(parts)
     every = every.take(np.argsort(every.file << 32 | every.offset))
     starts = np.searchsorted(every.file, numbers)
     stops = np.searchsorted(every.file, numbers, "right")
@@ -145,7 +145,7 @@ def _kept(core: Core, segments: list[Segment]) -> dict[int, Rows]:
 
 
 def _begun(
-    core: Core, segments: list[Segment], kept: dict[int, Rows], outer: ExitStack,
+    core: Core, segments: list[Segment], kept: dict[int, MessageRows], outer: ExitStack,
     mode: Literal["r", "w"] = "w",
 ) -> Group:  # fmt: skip
     """Open the segments and start reading ahead what is going to move."""
@@ -222,7 +222,7 @@ def _compact(core: Core, group: Group, done: Compaction, progress: Progress | No
     return _add(done, jobs, problems)
 
 
-def _held(refs: Int64, rows: Rows) -> Rows:
+def _held(refs: Int64, rows: MessageRows) -> MessageRows:
     """Return the rows that still have references."""
     return rows._replace(refs=refs).take(refs > 0)
 
@@ -243,7 +243,7 @@ def migrate(core: Core, progress: Progress | None) -> int:
     return len(old)
 
 
-def _migrate(core: Core, segment: Segment, kept: Rows) -> None:
+def _migrate(core: Core, segment: Segment, kept: MessageRows) -> None:
     with core.lock:
         core.access.check()
         new = core.new_segment()
@@ -273,7 +273,9 @@ def _migrate(core: Core, segment: Segment, kept: Rows) -> None:
             core.busy.discard(new.number)
 
 
-def _copy(core: Core, segment: Segment, kept: Rows, number: int, into: Storage) -> tuple[Rows, int]:
+def _copy(
+    core: Core, segment: Segment, kept: MessageRows, number: int, into: Storage
+) -> tuple[MessageRows, int]:
     """Copy messages into a new segment, durable; return their places in it, and its end."""
     sizes, at = list[int](), sqs.START
     with into, core.directory.open(segment.name, follow=False) as storage:

@@ -12,7 +12,7 @@ import numpy as np
 
 from winkformats.disk.storage import Directory, SharedStorage, Storage, replacing
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import LAST, Index, Place, Rows, words_of
+from winkformats.messagestore.index import LAST, Index, MessageRows, Place, words_of
 from winkformats.messagestore.journal import (
     END,
     INDEX,
@@ -167,7 +167,7 @@ class Core:
             count = min(int(np.searchsorted(ends, SEGMENT_BYTES)) + 1, len(ends))
             ends, part = ends[:count], sizes[at : at + count]
             self.index.add_many(
-                Rows(
+                MessageRows(
                     words[at : at + count], np.full(count, current.number), ends - part, part,
                     np.ones(count, np.int64),
                 )

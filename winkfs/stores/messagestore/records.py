@@ -13,7 +13,7 @@ from winkformats.arrays import Int64
 from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Storage
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import Rows, ids_of
+from winkformats.messagestore.index import MessageRows, ids_of
 from winkformats.messagestore.segment import ID, Message
 from winkfs.container.verify import Report
 from winkfs.errors import CorruptError, NoSuchFile
@@ -57,7 +57,7 @@ class MessageRecords(HandleRecords):
                 found.take(np.arange(at, min(at + ROWS_AT_ONCE, len(found.file))))
             )
 
-    def _rows(self, found: Rows) -> Iterator[Row]:
+    def _rows(self, found: MessageRows) -> Iterator[Row]:
         text = found.ids.astype(">u8").tobytes().hex()
         ids = [text[at : at + 2 * ID] for at in range(0, len(text), 2 * ID)]
         files, offsets = found.file.tolist(), found.offset.tolist()
@@ -129,7 +129,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     directory = directory_of(path)
     state = load(directory, report.add, removed=True)
     report.notes += [f"{path}: {note}" for note in (state.recorded.notes if state.recorded else ())]
-    rows = Rows.joined(list(state.index.rows()))
+    rows = MessageRows.joined(list(state.index.rows()))
     for number, segment in state.segments.items():
         try:
             with directory.open(segment.name, follow=False) as storage, neutral(storage):
@@ -141,7 +141,7 @@ def verify(path: str, progress: Callable[[int], None] | None = None) -> Report:
     return report
 
 
-def _check(segment: Segment, storage: Storage, rows: Rows, report: Report) -> None:
+def _check(segment: Segment, storage: Storage, rows: MessageRows, report: Report) -> None:
     """Check that each message of the index is a record, and that the records follow each other."""
     places = zip(ids_of(rows), rows.offset.tolist(), rows.size.tolist(), strict=True)
     for msg_id, offset, size in places:

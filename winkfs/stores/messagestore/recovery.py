@@ -23,7 +23,7 @@ from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Directory, FileType, Storage, keep_aside
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import LAST, LOW, Index, Place, Rows, ids_of, words_of
+from winkformats.messagestore.index import LAST, LOW, Index, MessageRows, Place, ids_of, words_of
 from winkformats.messagestore.journal import (
     END,
     INDEX,
@@ -118,7 +118,7 @@ class StoreState:
     clean: bool = False
     cuts: dict[int, int] = field(default_factory=dict)
     torn: set[int] = field(default_factory=set)
-    redo: dict[int, Rows] = field(default_factory=dict)
+    redo: dict[int, MessageRows] = field(default_factory=dict)
     later: dict[bytes, list[Place]] = field(default_factory=dict)
     recorded: broker.Recorded | None = None
 
@@ -161,15 +161,15 @@ def load(directory: Directory, report: ReportLine, *, removed: bool = False) -> 
     cost     reads the snapshot, the journal, and what was added to the segments since; memory: 100
              bytes a message during the call
     """
-    for left in reversed(range(LOAD_ATTEMPTS if removed else 1)):
+    for attempts_left in reversed(range(LOAD_ATTEMPTS if removed else 1)):
         lines: list[str] = []
         try:
-            found = _load(directory, lines.append, last=not left)
+            found = _load(directory, lines.append, last=not attempts_left)
         except FileNotFoundError:
-            if not left:
+            if not attempts_left:
                 raise
             continue
-        if not lines or not left or not _moved_on(directory, found):
+        if not lines or not attempts_left or not _moved_on(directory, found):
             break
     for line in lines:
         report(line)
@@ -235,7 +235,7 @@ def _load(directory: Directory, report: ReportLine, *, last: bool) -> StoreState
     return state
 
 
-def _snapshot(directory: Directory, report: ReportLine) -> tuple[Snapshot, Rows] | None:
+def _snapshot(directory: Directory, report: ReportLine) -> tuple[Snapshot, MessageRows] | None:
     try:
         with directory.open(INDEX, follow=False) as storage:
             return read_snapshot(storage)
@@ -304,29 +304,31 @@ def neutral(storage: Storage) -> Iterator[None]:
             drop(0, size + PAGE)
 
 
-def _rows(number: int, messages: Iterable[tuple[bytes, int, int]]) -> Rows:
+def _rows(number: int, messages: Iterable[tuple[bytes, int, int]]) -> MessageRows:
     found = [message for message in messages if message[1] <= LOW and message[2] <= LOW]
     ids = b"".join(msg_id for msg_id, _, _ in found)
     count = len(found)
     sizes, offsets = (
         np.fromiter((message[i] for message in found), np.int64, count) for i in (1, 2)
     )
-    return Rows(words_of(ids), np.full(count, number), offsets, sizes, np.ones(count, np.int64))
+    return MessageRows(
+        words_of(ids), np.full(count, number), offsets, sizes, np.ones(count, np.int64)
+    )
 
 
-def _kept(found: list[Entry]) -> Rows:
+def _kept(found: list[Entry]) -> MessageRows:
     """Return the rows that a RESET gives a segment."""
     ids = b"".join(entry.msg_id for entry in found)
-    return Rows(words_of(ids), *np.array([e[1:5] for e in found], np.int64).reshape(-1, 4).T)
+    return MessageRows(words_of(ids), *np.array([e[1:5] for e in found], np.int64).reshape(-1, 4).T)
 
 
 def _still_there(
-    rows: Rows,
+    rows: MessageRows,
     segments: dict[int, Segment],
     resets: dict[int, list[Entry]],
     report: ReportLine,
     path: str,
-) -> Rows:
+) -> MessageRows:
     """Return the rows of a snapshot that their segments still contain; report the others."""
     numbers = np.unique(rows.file)
     ends = np.zeros(len(numbers), np.int64)
@@ -409,7 +411,7 @@ class Changes:
         places = [(file << 32 | at, n) for file, some in refs.items() for at, n in some.items()]
         self._places, self._refs = np.array(sorted(places), np.int64).reshape(-1, 2).T
 
-    def applied(self, rows: Rows) -> Rows:
+    def applied(self, rows: MessageRows) -> MessageRows:
         """Return the rows with their references as of the journal, without removed ones."""
         if not len(self._places) or not len(rows.file):
             return rows
@@ -420,7 +422,7 @@ class Changes:
         return rows._replace(refs=refs).take(refs > 0)
 
 
-def add(state: StoreState, rows: Rows) -> None:
+def add(state: StoreState, rows: MessageRows) -> None:
     """Add messages that the index does not have; if an id occurs several times, the first."""
     new = ~state.index.get_many(rows.ids)[1]
     first = _first(rows)
@@ -430,7 +432,7 @@ def add(state: StoreState, rows: Rows) -> None:
         state.later.setdefault(msg_id, []).append(Place(*(int(column[i]) for column in others[1:])))
 
 
-def _first(rows: Rows) -> Bools:
+def _first(rows: MessageRows) -> Bools:
     """Return which rows are the first of their id."""
     # In a good store all ids differ, mostly in one word: comparing both words would cost more.
     words = np.sort(rows.ids[:, 1])

@@ -22,7 +22,7 @@ import numpy as np
 from winkformats.disk.paths import directory_of, is_directory, make_directory, open_folder
 from winkformats.disk.storage import TEMPORARY, SharedStorage
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import Place, Rows, words_of
+from winkformats.messagestore.index import MessageRows, Place, words_of
 from winkformats.messagestore.journal import INDEX, JOURNAL, Entry, entries
 from winkformats.messagestore.segment import ID
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
@@ -252,7 +252,7 @@ class MessageStore(StoreHandle):
     def __len__(self) -> int:
         return self.core.index.count
 
-    def places(self, ids: bytes) -> Rows:
+    def places(self, ids: bytes) -> MessageRows:
         """Return the places of those that exist. `ids`: the bytes of all ids, joined."""
         with self._lock:
             return self.core.index.get_many(words_of(ids))[0]
@@ -309,7 +309,7 @@ class MessageStore(StoreHandle):
             self.core.flush()
             moved = {n: self.core.segments[n].moved for n in np.unique(rows.file).tolist()}
         found: list[bytes | None] = [None] * len(ids)
-        left: list[int] = []  # CHECKED, moved or damaged: for `read`
+        singly: list[int] = []  # CHECKED, moved or damaged: for `read`
         order = np.lexsort((rows.offset, rows.file))
         file, start, size = rows.file[order], rows.offset[order], rows.size[order]
         first, stop = runs(file, start, size, gap=GAP_BYTES, length=READ_BYTES)
@@ -330,7 +330,7 @@ class MessageStore(StoreHandle):
                 parts = handle.storage.read_each(begins[spans], lengths[spans])
             short = list(map(len, parts)) != lengths[spans]
             if segment is None or segment.moved != moved[number] or short:
-                left += places[firsts[spans][0] : stops[spans][-1]]
+                singly += places[firsts[spans][0] : stops[spans][-1]]
                 continue
             for low, high, begin, data in zip(
                 firsts[spans], stops[spans], begins[spans], parts, strict=True
@@ -343,11 +343,11 @@ class MessageStore(StoreHandle):
                     if data.startswith(heads[i], at):
                         found[places[i]] = data[at + head : at + sizes[i]]
                     else:
-                        left.append(places[i])
+                        singly.append(places[i])
         if not self.writable and self._overtaken():
             self._follow()
-            left = list(range(len(ids)))  # the bytes may be those of other messages
-        for place in left:
+            singly = list(range(len(ids)))  # the bytes may be those of other messages
+        for place in singly:
             found[place] = self.read(ids[place])
         return cast("list[bytes]", found)
 
@@ -384,7 +384,7 @@ class MessageStore(StoreHandle):
         kind = b"" if handle is None else handle.storage.read(offset, 1)
         return sqs.LEAST[sqs.CHECKED if kind == CHECKED else sqs.MESSAGE]
 
-    def rows(self, numbers: Sequence[int] | None = None) -> Rows:
+    def rows(self, numbers: Sequence[int] | None = None) -> MessageRows:
         """Return the messages of some segments, or all, sorted by segment and offset.
 
         cost  a pass over the index
@@ -393,7 +393,7 @@ class MessageStore(StoreHandle):
             parts = list(self.core.index.rows())
             if numbers is not None:
                 parts = [rows.take(np.isin(rows.file, numbers)) for rows in parts]
-            found = Rows.joined(parts)
+            found = MessageRows.joined(parts)
         return found.take(np.lexsort((found.offset, found.file)))
 
     def refresh(self) -> bool:
