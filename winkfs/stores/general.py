@@ -20,7 +20,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -241,13 +241,12 @@ def _statfs(size: int, files: int) -> dict[str, int]:
 # --- the mount of a store of records ---
 
 
+@dataclass(slots=True)
 class TextFan:
     """Directories by the first characters of hexadecimal ids, two a level."""
 
-    width = 256
-
-    def __init__(self, levels: int) -> None:
-        self.levels = levels
+    levels: int
+    width: ClassVar[int] = 256
 
     def folder(self, id: bytes, level: int) -> bytes:
         """Return the directory of an id, with `/` after each level; b"": the top directory."""
@@ -261,13 +260,12 @@ class TextFan:
         return (key, key + b"g") if self.folder(key, level) == path else None
 
 
+@dataclass(slots=True)
 class NumberFan:
     """Directories by ranges of numbers: of a thousand, of a million ..."""
 
-    width = 1000
-
-    def __init__(self, levels: int) -> None:
-        self.levels = levels
+    levels: int
+    width: ClassVar[int] = 1000
 
     def _unit(self, level: int) -> int:
         return int(1000 ** (self.levels + 1 - level))
