@@ -63,6 +63,12 @@ VERBS: dict[str, Callable[[Container], object]] = {
 }
 
 
+@pytest.fixture(params=["plain", "classic", "ao"])
+def variant(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Options of a new container."""
+    return dict(VARIANTS[request.param])
+
+
 @pytest.fixture(params=["by reads", "mapped"])
 def short_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are read by one way all the time."""
@@ -90,10 +96,34 @@ def path_of(base: Path, suffix: str) -> Path:
     return base.with_name(base.name + suffix)
 
 
+def patch(path: Path, at: int, data: bytes) -> None:
+    """Write over some bytes of a file."""
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def flip(path: Path, at: int, bits: int = 1) -> None:
+    """Change bits of one byte of a file."""
+    patch(path, at, bytes([path.read_bytes()[at] ^ bits]))
+
+
+def drop(base: Path, *suffixes: str) -> None:
+    """Remove derived files, as far as they are there: without suffixes, all of them."""
+    for suffix in suffixes or (".idx", ".cat", ".time"):
+        path_of(base, suffix).unlink(missing_ok=True)
+
+
 def copy_files(folder: Path, to: Path) -> None:
     """The files of the container "c" in one folder, into another."""
     for path in folder.glob("c.*"):
         shutil.copy(path, to)
+
+
+def files_of(base: Path | str, mode: str = "r") -> dict[str, bytes]:
+    """The content of each file, for a new handle."""
+    with winkfs.open(base, mode) as c:
+        return {name: c.read(name) for name in c.names()}
 
 
 def contents(container: Container) -> dict[bytes, bytes]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import path_of
+from container_checks import drop, flip, patch, path_of
 
 import winkfs
 from winkfs import dataset
@@ -132,16 +131,12 @@ def test_inodes_of_one_file_that_a_search_finds_are_two_files(tmp_path: Path) ->
         c.rename("a", "b")
         c.put("last", b"3" * 50)
     path = path_of(tmp_path / "c", ".data")
-    data = bytearray(path.read_bytes())
+    data = path.read_bytes()
     assert data[old] == 1
-    data[old] = 0
-    at = data.index(b"1" * 50)
-    data[at - 4 : at] = b"\xff" * 4
-    path.write_bytes(data)
-    path_of(tmp_path / "c", ".idx").unlink()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        salvage(tmp_path / "c", tmp_path / "out")
+    patch(path, old, b"\0")
+    patch(path, data.index(b"1" * 50) - 4, b"\xff" * 4)
+    drop(tmp_path / "c", ".idx")
+    salvage(tmp_path / "c", tmp_path / "out")
     winkfs.reindex(tmp_path / "out")  # of two inodes with one FILEID it takes the last
     with winkfs.open(tmp_path / "out") as c:
         found = {name: c.read(name) for name in ("a", "b", "last")}
@@ -155,11 +150,8 @@ def test_file_ids_that_leave_no_room_for_others_are_made_anew(tmp_path: Path) ->
         lost = c.store.index.lookup(b"lost/I0")
         c.store.nextfid = (1 << 62) - 3
         c.put_many([("a", b"2" * 9), ("b", b"3" * 9)])
-    path = path_of(tmp_path / "c", ".data")
-    data = bytearray(path.read_bytes())
-    data[lost + 8] ^= 1
-    path.write_bytes(data)
-    path_of(tmp_path / "c", ".idx").unlink()
+    flip(path_of(tmp_path / "c", ".data"), lost + 8)
+    drop(tmp_path / "c", ".idx")
     salvage(tmp_path / "c", tmp_path / "out")
     with winkfs.open(tmp_path / "out", "a") as c:
         assert {c.read(name) for name in c.names()} == {b"1" * 9, b"2" * 9, b"3" * 9}

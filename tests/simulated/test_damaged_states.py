@@ -51,4 +51,8 @@ def test_a_flipped_bit_of_the_superblocks_costs_nothing(
         path.write_bytes(content)
         with winkfs.open(store.base(tmp_path)) as container:
             found = {entry.name: entry.read() for entry in container.scan()}
+            assert container.notes
         assert found == {name: value[0] for name, value in store.truth.items()}, bit
+    winkfs.reindex(store.base(tmp_path))  # which writes it again
+    with winkfs.open(store.base(tmp_path)) as container:
+        assert container.notes == []
