@@ -115,6 +115,8 @@ NAMING: Final[dict[str, Callable[..., Call]]] = {
 
 
 READS: Final = ("read", "read_each", "read_into", "view")
+CHANGES: Final = ("write", "patch", "truncate", "preallocate", "sync", "create", "rename", "link",
+                  "unlink", "mkdir", "directory sync")  # fmt: skip
 
 
 @contextmanager
@@ -166,12 +168,16 @@ def refusing(verb: str, end: str = "", error: int = errno.EIO) -> Watch:
     return watch
 
 
-def once(verb: str, end: str, do: Callable[[], object], *, nth: int = 1) -> Watch:
+def once(
+    verbs: str | tuple[str, ...], end: str, do: Callable[[], object], *, nth: int = 1
+) -> Watch:
     """What does something before the n-th of these calls, as somebody else might."""
     seen: list[Call] = []
 
     def watch(call: Call) -> None:
-        if call.verb == verb and call.path.endswith(end):
+        if call.verb in (verbs if isinstance(verbs, tuple) else (verbs,)) and (
+            call.path.endswith(end)
+        ):
             seen.append(call)
             if len(seen) == nth:
                 do()

@@ -10,39 +10,27 @@ import contextlib
 import errno
 import itertools
 import os
-import random
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
-from container_checks import assert_sound, contents, path_of
+from container_checks import assert_sound, contents, files_of, path_of
+from container_checks import variant as variant  # a fixture
 from oracle_recipes import RECIPES
-from seam import Call, disk_calls, refusing
+from seam import CHANGES, disk_calls, once, refusing
 from simulated.disk import Event, SimulatedDisk
 
 import winkfs
 from winkformats.disk import pagecache
 from winkfs import Container
+from winkmount.source import run_steps
 
 Files = dict[str, bytes]
-Model = dict[bytes, bytes]
-Steps = Generator[Callable[[], None], None, None]
-FAULTS = ("write", "patch", "sync", "truncate", "directory sync", "rename", "link")
-VARIANTS: dict[str, dict[str, bool]] = {
-    "plain": {},
-    "classic": {"classic": True},
-    "ao": {"ao": True},
-}
-SIZE = 6 << 20  # bytes of the disk that is full
-
-
-def files_of(base: str | Path, mode: str = "r") -> Files:
-    with winkfs.open(base, mode) as c:
-        return {name: c.read(name) for name in c.names()}
 
 
 @pytest.fixture
@@ -52,50 +40,37 @@ def base(tmp_path: Path) -> Path:
     return tmp_path / "c"
 
 
-@pytest.fixture(params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> dict[str, bool]:
-    return VARIANTS[request.param]
+def refused(*calls: Callable[[], object], match: str = "Input/output error") -> None:
+    for call in calls:
+        with pytest.raises(OSError, match=match):
+            call()
 
 
 # --- a sync that fails is final: nothing is acknowledged over what it may have dropped ---
 
 
-class Refusing:
-    """fdatasync of BASE.data number `at` fails, and what it should have written is gone."""
-
-    def __init__(self) -> None:
-        self.at, self.count = 0, 0
-
-    def __call__(self, call: Call) -> None:
-        if call.verb == "sync" and call.path.endswith(".data"):
-            self.count += 1
-            if self.count == self.at:
-                raise OSError(errno.EIO, os.strerror(errno.EIO), call.path)
+def failed_sync(c: Container, at: int = 1) -> None:
+    """A sync whose fdatasync of BASE.data number `at` fails."""
+    with disk_calls(once("sync", ".data", fail, nth=at)):
+        refused(c.sync)
 
 
-@pytest.fixture
-def disk() -> Iterator[Refusing]:
-    refusing_disk = Refusing()
-    with disk_calls(refusing_disk):
-        yield refusing_disk
+def fail() -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 @pytest.mark.parametrize("at", [1, 2])  # of the entries, of the superblock
-def test_no_later_call_succeeds(base: Path, disk: Refusing, at: int) -> None:
+def test_no_later_call_succeeds(base: Path, at: int) -> None:
     c = winkfs.open(base, "a")
-    disk.at, disk.count = at, 0
     c.put("new", b"1")
-    with pytest.raises(OSError, match="Input/output error") as caught:
-        c.sync()
-    assert caught.value.errno == errno.EIO
+    failed_sync(c, at)
     for again in (c.sync, lambda: c.put("x", b""), lambda: c.put_many([("y", b"")]),
                   lambda: c.delete("old"), c.save_catalog):  # fmt: skip
         with pytest.raises(OSError, match=r"a sync failed .* open it again") as caught:
             again()
         assert "\n" not in str(caught.value)
     assert c.read("old") == b"acknowledged"
-    with pytest.raises(OSError, match="a sync failed"):
-        c.close()
+    refused(c.close, match="a sync failed")
     c.close()  # it is closed all the same
     found = files_of(base)
     assert found == {"old": b"acknowledged"} | ({"new": b"1"} if at == 2 else {})
@@ -105,29 +80,24 @@ def test_no_later_call_succeeds(base: Path, disk: Refusing, at: int) -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_nothing_is_written_over_what_was_dropped(base: Path, disk: Refusing) -> None:
+def test_nothing_is_written_over_what_was_dropped(base: Path) -> None:
     """The kernel marks the pages clean: a later fdatasync would succeed without them."""
     before = path_of(base, ".data").read_bytes()
     with pytest.raises(OSError, match="a sync failed"), winkfs.open(base, "a") as c:
-        disk.at, disk.count = 1, 0
         c.put("new", b"x" * 100_000)
-        with pytest.raises(OSError, match="Input/output error"):
-            c.sync()
+        failed_sync(c)
     assert path_of(base, ".data").read_bytes()[: len(before)] == before
 
 
-def test_a_handle_that_only_reads_what_it_had_goes_on(base: Path, disk: Refusing) -> None:
+def test_a_handle_that_only_reads_what_it_had_goes_on(base: Path) -> None:
     c = winkfs.open(base, "a")
     c.put("draft", b"never written")
     c.append("draft", b", either")
-    disk.at, disk.count = 1, 0
-    with pytest.raises(OSError):
-        c.sync()
+    failed_sync(c)
     assert list(c.names()) == ["old"]
     assert "draft" not in c and len(c) == 1
     assert list(c.get_many(["old"])) == [b"acknowledged"]
-    with pytest.raises(OSError):
-        c.close()
+    refused(c.close, match="a sync failed")
 
 
 @pytest.mark.parametrize(
@@ -159,9 +129,7 @@ def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, se
     c.sync()  # sets the delflags of the first
     c.put("lost", b"")
     disk.arm("sync")
-    for end in (c.sync, c.close):
-        with pytest.raises(OSError, match="Input/output error"):
-            end()
+    refused(c.sync, c.close)
     with winkfs.open(base, "a") as after:
         after.put("after", b"")
     image = disk.crash()
@@ -179,9 +147,7 @@ def test_an_empty_sync_makes_what_the_writer_found_durable(classic: bool) -> Non
         c.sync()
         c.put("b", b"2")
         disk.arm("sync", 2)  # of the superblock
-        for end in (c.sync, c.close):
-            with pytest.raises(OSError, match="Input/output error"):
-                end()
+        refused(c.sync, c.close)
         with winkfs.open(f"{disk.path}/c", "a") as after:
             found = list(after.names())
             after.sync()
@@ -200,9 +166,7 @@ def test_no_delflag_follows_from_an_unsynced_superblock() -> None:
         c.sync()
         c.put_many((f"n{i}", b"second") for i in range(8))
         disk.arm("sync", 2)  # of the superblock
-        for end in (c.sync, c.close):
-            with pytest.raises(OSError, match="Input/output error"):
-                end()
+        refused(c.sync, c.close)
         images: list[SimulatedDisk] = []
         disk.watch = lambda event: images.append(disk.crash())  # noqa: B023
         winkfs.open(f"{disk.path}/c", "a").close()
@@ -226,11 +190,7 @@ def test_a_sync_behind_a_write_that_failed_asks_the_disk_again() -> None:
     c.put("new", b"1")
     for call in ("write", "sync"):
         disk.arm(call, 1, errno.EIO, for_good=True)
-    for _ in range(3):
-        with pytest.raises(OSError, match="Input/output error"):
-            c.sync()
-    with pytest.raises(OSError, match="Input/output error"):
-        c.close()
+    refused(c.sync, c.sync, c.sync, c.close)
 
 
 # --- a small disk of the kernel ---
@@ -286,9 +246,8 @@ def thin(tmp_path: Path) -> Iterator[ThinDisk]:
     disk.close()
 
 
-@pytest.mark.parametrize("variant", [{}, {"ao": True}, {"classic": True}], ids=str)
 def test_a_briefly_full_backing_disk_loses_nothing_acknowledged(
-    thin: ThinDisk, variant: dict[str, bool]
+    thin: ThinDisk, variant: dict[str, Any]
 ) -> None:
     base = thin.mounted / "c"
     acknowledged: Files = {"first": os.urandom(100_000)}
@@ -316,9 +275,7 @@ def test_a_briefly_full_backing_disk_loses_nothing_acknowledged(
             acknowledged["later"] = b"%d" % round_
         except OSError:
             failed += 1
-            for _ in range(3):  # the same handle never acknowledges again
-                with pytest.raises(OSError):
-                    c.sync()
+            refused(c.sync, c.sync, c.sync, match="")  # it never acknowledges again
         try:
             c.close()
         except OSError:
@@ -373,278 +330,36 @@ def test_a_failure_seen_while_dropping_pages_fails_the_sync(
         if dropped:
             break
     assert dropped[0], "the disk was never full: the test shows nothing"
-    for end in (c.sync, c.close):
-        with pytest.raises(OSError):
-            end()
+    refused(c.sync, c.close, match="")
     thin.remount()
     assert files_of(base) == {"first": b"1", "second": b"2"}
 
 
-# --- each call fails in turn ---
-
-
-class Faults:
-    """Calls to the disk, counted; the one numbered `at` fails with EIO, or all from it on."""
-
-    def __init__(self) -> None:
-        self.arm(0)
-
-    def __call__(self, call: Call) -> None:
-        if call.verb not in FAULTS:
-            return
-        self.count += 1
-        if self.at and (self.count == self.at or (self.for_good and self.count > self.at)):
-            self.failed = self.failed or call.verb
-            raise OSError(errno.EIO, "the disk failed")
-
-    def arm(self, at: int, for_good: bool = False) -> None:
-        self.at, self.count, self.for_good, self.failed = at, 0, for_good, ""
-
-
-@pytest.fixture
-def faults() -> Iterator[Faults]:
-    found = Faults()
-    with disk_calls(found, reads=False):
-        yield found
-
-
-class Life:
-    """A fixed life of a container, one step at a time; `model` is what it must show."""
-
-    def __init__(self, base: Path, variant: dict[str, bool]) -> None:
-        self.base, self.ao = base, variant.get("ao", False)
-        self.model: Model = {b"old%d" % i: b"%d" % i * 50 for i in range(6)}
-        self.container = winkfs.create(base, **variant)
-        self.container.put_many(self.model.items())
-        self.container.sync()
-        self.synced = dict(self.model)
-
-    def steps(self) -> Iterator[tuple[Callable[[], object], Model]]:
-        """(what to do, what the container then holds)."""
-        c, model = self.container, dict(self.model)
-
-        def after(**changes: bytes | None) -> Model:
-            for name, data in changes.items():
-                if data is None:
-                    del model[name.encode()]
-                else:
-                    model[name.encode()] = data
-            return dict(model)
-
-        many = {f"many{i}": b"%d" % (i + 10) * 15_000 for i in range(15)}
-        large = b"large" * 500_000
-        yield lambda: c.put("new", b"1"), after(new=b"1")
-        yield lambda: c.put_many(many.items()), after(**many)
-        yield lambda: c.put("large", large), after(large=large)
-        yield c.sync, dict(model)
-        yield (
-            lambda: c.put_many([("old1", b"again"), ("many5", b"a")]),
-            after(old1=b"again", many5=b"a"),
-        )
-        yield lambda: c.delete("old2"), after(old2=None)
-        if not self.ao:
-            yield (
-                lambda: c.append("old3", b"+" * 2_000_000),
-                after(old3=model[b"old3"] + b"+" * 2_000_000),
-            )
-            yield lambda: c.rename("old4", "old5"), after(old5=model[b"old4"], old4=None)
-            yield lambda: c.write("large", 9, b"X"), after(large=large[:9] + b"X" + large[10:])
-        yield c.sync, dict(model)
-        yield c.close, dict(model)
-
-
-@pytest.mark.slow
-@pytest.mark.in_memory
-@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
-def test_each_call_to_the_disk_fails_in_turn(
-    for_good: bool,
-    variant: dict[str, bool],
-    base: Path,
-    faults: Faults,
-    every: Callable[[str], slice],
-) -> None:
-    """One OSError; what was synced is there; with a sound disk the handle goes on, or a new one."""
-    chosen = every("failing calls")
-    for at in itertools.count(1 + chosen.start, chosen.step):
-        faults.arm(0)
-        for path in base.parent.iterdir():
-            path.unlink()
-        life = Life(base, variant)
-        container, reached, synced = life.container, life.model, life.model
-        faults.arm(at, for_good)
-        failed_at, wanted = "", life.model
-        for number, (step, wanted) in enumerate(life.steps()):
-            try:
-                step()
-            except OSError as error:
-                assert error.errno == errno.EIO, error
-                failed_at = f"call {at}, {faults.failed} in step {number}"
-                break
-            reached = wanted
-            if step in (container.sync, container.close):
-                synced = wanted
-        if not failed_at and not faults.failed:
-            break
-        if not failed_at:  # a derived file, or the second superblock, which the next writer makes
-            faults.arm(0)
-            with winkfs.open(base, "a") as again:
-                again.put("old0", wanted[b"old0"])
-            assert_sound(base, wanted)
-            continue
-        assert_goes_on(container, faults, reached, wanted, synced, failed_at)
-    assert at > 10
-
-
-def assert_goes_on(
-    container: Container,
-    faults: Faults,
-    reached: Model,
-    wanted: Model,
-    synced: Model,
-    failed_at: str,
-) -> None:
-    """reached: before the failing step, wanted: after it; synced: what had been promised."""
-    base = Path(container.base)
-    faults.arm(0)
-    with winkfs.open(base) as reader:
-        seen = contents(reader)
-    for name in synced.keys() & reached.keys() & wanted.keys():
-        if synced[name] == reached[name] == wanted[name]:
-            assert seen[name] == synced[name], failed_at
-    try:
-        container.put("after", b"1")
-        container.sync()
-        found = contents(container)
-        container.close()
-    except (OSError, ValueError):  # the handle gave up: a new one goes on
-        with suppress(OSError, ValueError):
-            container.close()
-        with winkfs.open(base, "a") as again:
-            again.put("after", b"1")
-            found = contents(again)
-    assert found.pop(b"after") == b"1"
-    for name in synced.keys() & reached.keys() & wanted.keys():
-        if synced[name] == reached[name] == wanted[name]:
-            assert found[name] == synced[name], failed_at
-    for name, data in found.items():
-        assert data in (synced.get(name), reached.get(name), wanted.get(name)), (failed_at, name)
-    try:
-        assert_sound(base, found | {b"after": b"1"})
-    except Exception as error:
-        raise AssertionError(failed_at) from error
+# --- a recovery ---
 
 
 @pytest.mark.slow
 @pytest.mark.in_memory
 @pytest.mark.parametrize("name", ["unclean", "unclean_flags_unset", "unclean_append_only"])
-def test_each_call_of_a_recovery_fails_in_turn(name: str, base: Path, faults: Faults) -> None:
+def test_each_change_of_a_recovery_fails_in_turn(name: str, base: Path) -> None:
     """What a dead writer left is finished in the end, however often the first try fails."""
     for at in itertools.count(1):
-        faults.arm(0)
         for path in base.parent.iterdir():
             path.unlink()
         model = {key: file.content for key, file in RECIPES[name](base).items()}
-        faults.arm(at)
-        with suppress(OSError):
+        failing = disk_calls(once(CHANGES, "", fail, nth=at), reads=False)
+        with failing as calls, suppress(OSError):
             winkfs.open(base, "a").close()
-        failed, _ = faults.failed, faults.arm(0)
         with winkfs.open(base) as reader:
             assert contents(reader) == model
         winkfs.open(base, "a").close()
-        try:
-            assert_sound(base, model)
-        except Exception as error:
-            raise AssertionError(f"call {at}, {failed}") from error
-        if not failed:
+        assert_sound(base, model)
+        if len([call for call in calls if call.verb in CHANGES]) < at:
             break
     assert at > 5
 
 
-def test_the_index_is_never_changed_in_place(variant: dict[str, bool], tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    with disk_calls() as calls:
-        for step, _ in Life(base, variant).steps():
-            step()
-        winkfs.reindex(base)
-    written = {Path(call.path).name for call in calls if call.verb in ("write", "patch")}
-    assert written - {"c.lock"} <= {
-        "c.data", "c.data.tmp", "c.idx.tmp", "c.time.tmp", "c.cat.tmp", "c.cat",
-    }  # fmt: skip
-    assert not path_of(base, ".idx.tmp").exists()
-
-
 # --- a sync in steps, with changes and other syncs between them ---
-
-
-def change(container: winkfs.Container, files: Files, dice: random.Random, turn: int) -> None:
-    name, data = f"n{dice.randrange(12)}", b"<%d>" % turn * dice.choice([0, 1, 50, 3000])
-    verb = dice.choice(["put", "append", "write", "delete", "rename", "mtime", "cut"])
-    if verb == "put" or name not in files:
-        container.put(name, data)
-        files[name] = data
-    elif verb == "append":
-        container.append(name, data)
-        files[name] += data
-    elif verb == "write":
-        at = dice.randrange(len(files[name]) + 1)
-        container.write(name, at, data)
-        files[name] = files[name][:at] + data + files[name][at + len(data) :]
-    elif verb == "delete":
-        container.delete(name)
-        del files[name]
-    elif verb == "rename":
-        new = f"n{dice.randrange(12)}"
-        container.rename(name, new)
-        files[new] = files.pop(name)
-    elif verb == "cut":
-        container.truncate(name, len(files[name]) // 2)
-        files[name] = files[name][: len(files[name]) // 2]
-    else:
-        container.utime(name, turn)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
-def test_a_power_cut_leaves_what_was_there_when_a_sync_began(seed: int) -> None:
-    dice, files = random.Random(seed), Files()
-    disk = SimulatedDisk(seed)
-    base = f"{disk.path}/c"
-    winkfs.create(base).close()
-    states, acknowledged = [Files()], 0  # as of the begin of each sync
-    running: tuple[Steps, Callable[[], None] | None, int] | None = None
-    container = winkfs.open(base, "a")
-    for turn in range(120):
-        for _ in range(dice.choice([0, 1, 3])):
-            change(container, files, dice, turn)
-        act = dice.random()
-        if running is None and act < 0.5:
-            states.append(dict(files))
-            steps = container.syncing()
-            running = steps, next(steps, None), len(states) - 1
-        elif running is not None and act < 0.6:
-            steps, wait, number = running
-            if wait is None:
-                acknowledged, running = max(acknowledged, number), None
-            else:
-                wait()
-                running = steps, next(steps, None), number
-        elif act > 0.93:
-            states.append(dict(files))
-            container.sync()
-            acknowledged = len(states) - 1
-        if dice.random() < 0.5:
-            image = disk.crash(dice)
-            other = f"{image.path}/c"
-            found = files_of(other)
-            assert found in states[acknowledged:], f"turn {turn}"
-            if dice.random() < 0.2:
-                assert files_of(other, "a") == found
-                assert winkfs.verify(other).problems == []
-    if running is not None:
-        running[0].close()
-    container.close()
-    assert files_of(base) == files
-    assert winkfs.verify(base).problems == []
 
 
 def test_a_failed_step_is_final(tmp_path: Path) -> None:
@@ -657,19 +372,13 @@ def test_a_failed_step_is_final(tmp_path: Path) -> None:
     wait = next(steps)
     with disk_calls(refusing("sync")), pytest.raises(OSError, match="Input/output") as caught:
         wait()
-    with pytest.raises(OSError):
-        steps.throw(caught.value)
-    for attempt in (
-        container.sync,
-        lambda: container.put("c", b"3"),
-        container.syncing().__next__,
-    ):
-        with pytest.raises(OSError):
-            attempt()
+    refused(lambda: steps.throw(caught.value))
+    refused(
+        container.sync, lambda: container.put("c", b"3"), container.syncing().__next__, match=""
+    )
     assert container.read("a") == b"1"
     assert "b" not in container
-    with pytest.raises(OSError):
-        container.close()
+    refused(container.close, match="")
     assert files_of(base, "a") == {"a": b"1"}
 
 
@@ -685,12 +394,8 @@ def test_delflags_of_what_came_during_a_sync_wait_for_the_next(tmp_path: Path) -
     steps = container.syncing()
     wait = next(steps)
     container.put("a", b"11")
-    while True:
-        wait()
-        following = next(steps, None)
-        if following is None:
-            break
-        wait = following
+    wait()
+    run_steps(steps)
     assert not store.kv.get(old).deleted
     container.sync()
     assert store.kv.get(old).deleted

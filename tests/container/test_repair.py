@@ -15,7 +15,7 @@ from commands import run as run
 from container_checks import ROOT, VARIANTS, drop, files_of, patch, path_of
 from container_checks import variant as variant  # a fixture
 from oracle_read import check
-from seam import Call, disk_calls
+from seam import CHANGES, disk_calls, once
 
 import winkfs
 from winkformats import native
@@ -308,15 +308,11 @@ def test_no_zeros_are_content_after_a_repair_that_was_killed(
 
 def stopped_at(call: Callable[[], object], at: int) -> bool:
     """Run something that is stopped before its change of the disk number `at`."""
-    seen: list[Call] = []
 
-    def stop(call: Call) -> None:
-        if call.verb not in ("read", "map", "open", "info", "list", "lock"):
-            seen.append(call)
-            if len(seen) == at:
-                raise KeyboardInterrupt
+    def stop() -> None:
+        raise KeyboardInterrupt
 
-    with disk_calls(stop, reads=False):
+    with disk_calls(once(CHANGES, "", stop, nth=at), reads=False):
         try:
             call()
         except KeyboardInterrupt:

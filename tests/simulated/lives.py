@@ -13,9 +13,12 @@ import stat
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from errno import ENOSPC
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
+from folders import in_memory
 from interrupts import Interrupter
+from oracle_read import check
 from simulated import harness
 from simulated.disk import Event, SimulatedDisk
 from simulated.files import SECTOR
@@ -30,7 +33,7 @@ from winkfs.dataset.maintain import vacuum
 from winkfs.entry import FileType
 from winkfs.errors import NotAllowed
 from winkfs.mounting.container import ContainerSource
-from winkmount.source import Amendment, run_steps
+from winkmount.source import Amendment, Attr, run_steps
 
 SECOND = 10**9
 COLUMNS = {"n": "int64", "text": "string"}
@@ -46,13 +49,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "full": {},
     "full ao": {"ao": True},
     "full classic": {"classic": True},
+    "steps": {},
+    "large": {},
+    "large ao": {"ao": True},
+    "large classic": {"classic": True},
     "data set": {},
     "data set zstd": {"compress": "zstd:1"},
     "data set columns": {"columns": COLUMNS},
 }
 NAMES = ("a", "b", "c", "dir/d", "dir/ee", "long" * 30)
+WRITTEN = {
+    "c.data",
+    "c.lock",
+    "c.cat",
+    *(f"c{end}.tmp" for end in (".data", ".idx", ".time", ".cat")),
+}
 ALONE = ("reopen", "reindex", "compact")  # whose locks an interrupt leaves to the garbage collector
-SIZES = (0, 1, 90, 700, 3_000, 3_000, 9_000, 40_000)
 
 
 class File(NamedTuple):
@@ -132,6 +144,7 @@ class Life(harness.Life):
     FAULTS = ("sync", "sync", "sync", "write", "write", "rename", "directory sync", "create",
               "truncate", "preallocate", "unlink")  # fmt: skip
     STEPS = 40
+    SIZES: ClassVar[tuple[int, ...]] = (0, 1, 90, 700, 3_000, 3_000, 9_000, 40_000)
 
     def __init__(self, kind: str, seed: int, *, faults: bool = True, trace: bool = False) -> None:
         self.ao, self.classic, self.typed = "ao" in kind, "classic" in kind, "columns" in kind
@@ -141,6 +154,7 @@ class Life(harness.Life):
         self.acked: State = {}
         self.pending: list[State] = []
         self.model: State = {}
+        self.verbs: Any = None  # what takes the changes
         self.touched: set[str] = set()  # by the call that is going on
         self.failed = False  # a call has, since the disk was started
         self.mixed = False  # what was written since `acked` may be there in part
@@ -167,6 +181,7 @@ class Life(harness.Life):
 
     def begin(self) -> None:
         """The container is open."""
+        self.verbs = self.handle()
 
     def end(self) -> None:
         """Close it."""
@@ -210,7 +225,26 @@ class Life(harness.Life):
                 not self.failed and not self.disk.failed
             ):  # a look-up may go on behind a failed write
                 raise
-        self.check(self.disk.clone())
+        self.oracle(self.disk.clone())
+
+    def oracle(self, image: SimulatedDisk) -> None:
+        """What the next writer leaves is right for the oracle, too."""
+        found = self.check(image)
+        self.writer(f"{image.path}/c").close()
+        written = {event.path for event in self.disk.log if event.call == "write"}
+        if written - WRITTEN:
+            raise Wrong(f"{written - WRITTEN} are changed in place")
+        with in_memory() as folder:
+            for path in image.paths():
+                (folder / path).write_bytes(image.durable(path))
+            files = check(folder / "c", missing_ok=True).files
+        read = {
+            name.decode(): file.content
+            for name, file in files.items()
+            if file.ftype != FileType.DIR
+        }
+        if read != {name: file.data for name, file in found.items()}:
+            raise Wrong(f"the oracle reads {sorted(read)}")
 
     def abort(self, *ignored: type[Exception]) -> None:
         with suppress(*ignored):
@@ -270,10 +304,11 @@ class Life(harness.Life):
 
     # --- what is done ---
 
-    def choose(self) -> tuple[str, Callable[[], object]]:
-        """-> what to do, in words and as a call."""
+    def choose(self, *, between: bool = False) -> tuple[str, Callable[[], object]]:
+        """-> what to do, in words and as a call. `between` syncs: something that is none."""
         rng, name, data = self.rng, self.rng.choice(NAMES), self.content()
         there = rng.choice(sorted(self.model)) if self.model else name
+        on = partial(self.changing, there)
         order = "disk" if self.ao or rng.random() < 0.5 else "name"
         durable: dict[str, Callable[[], object]] = {
             "sync": lambda: self.synced(self.sync),
@@ -284,24 +319,24 @@ class Life(harness.Life):
         verbs: dict[str, Callable[[], object]] = {
             "put": lambda: self.put(name, data),
             "put_many": lambda: self.put_many(rng.randint(2, 7)),
-            "delete": lambda: self.delete(there),
+            "delete": on(lambda: self.delete(there)),
         }
         if not self.ao:
             at = rng.randrange(12_000)
             verbs |= {
-                "append": lambda: self.append(there, data),
-                "write": lambda: self.write(there, at, data),
-                "truncate": lambda: self.truncate(there, at),
-                "rename": lambda: self.rename(there, name),
-                "utime": lambda: self.utime(there),
-                "chmod": lambda: self.chmod(there),
+                "append": on(lambda: self.append(there, data)),
+                "write": on(lambda: self.write(there, at, data)),
+                "truncate": on(lambda: self.truncate(there, at)),
+                "rename": self.changing(there, lambda: self.rename(there, name), name),
+                "utime": on(lambda: self.utime(there)),
+                "chmod": on(lambda: self.chmod(there)),
             }
         if self.kind == "zstd":
             verbs["learn"] = self.learn
         if self.typed:
-            verbs["setcolumns"] = lambda: self.setcolumns(there)
+            verbs["setcolumns"] = on(lambda: self.setcolumns(there))
             durable["sync"] = rng.choice((durable["sync"], self.save_catalog))
-        if rng.random() < 0.35:
+        if not between and rng.random() < 0.35:
             verb = rng.choice(("sync",) * 6 + ("reopen", "reindex", "compact"))
             return verb, durable[verb]
         verb = rng.choice(["put", "put_many", *verbs])
@@ -312,8 +347,20 @@ class Life(harness.Life):
             what += f" {len(data)} bytes"
         return what + (f" to {name[:8]}" if verb == "rename" else ""), verbs[verb]
 
+    def changing(
+        self, name: str, action: Callable[[], object], *others: str
+    ) -> Callable[[], object]:
+        """A change of a file, where it is there, and of its other names."""
+
+        def run() -> None:
+            if name in self.model:
+                self.touched = {name, *others}
+                action()
+
+        return run
+
     def content(self) -> bytes:
-        size = self.rng.choice(SIZES)
+        size = self.rng.choice(self.SIZES)
         if "zstd" in self.kind:  # of which some becomes smaller
             return (self.rng.randbytes(size // 9 + 1) * 9)[:size]
         return self.rng.randbytes(size)
@@ -349,11 +396,9 @@ class Life(harness.Life):
         return self.rng.choice((None, 1, 2, 3)) if self.typed else None
 
     def setcolumns(self, name: str) -> None:
-        if name in self.model:
-            n = self.number()
-            self.touched = {name}
-            self.container.setcolumns(name, {"n": n, "text": None} | (values_of(n) or {}))
-            self.model[name] = self.model[name]._replace(n=n)
+        n = self.number()
+        self.container.setcolumns(name, {"n": n, "text": None} | (values_of(n) or {}))
+        self.model[name] = self.model[name]._replace(n=n)
 
     def save_catalog(self) -> None:
         self.synced(self.sync)
@@ -381,53 +426,41 @@ class Life(harness.Life):
         return model
 
     def delete(self, name: str) -> None:
-        if name in self.model:
-            self.touched = {name}
-            self.handle().delete(name)
-            del self.model[name]
+        self.verbs.delete(name)
+        del self.model[name]
 
-    def change(self, name: str, data: bytes) -> None:
-        stat = self.container.stat(name)
-        self.model[name] = File(data, stat.mtime_ns, stat.mode, self.model[name].n)
+    def change(self, name: str, data: bytes, n: int | None = None) -> None:
+        attr = self.verbs.stat(name)
+        self.model[name] = File(data, attr.mtime_ns, stat.S_IMODE(attr.mode), n)
 
     def append(self, name: str, data: bytes) -> None:
-        if name in self.model:
-            self.touched = {name}
-            self.container.append(name, data)
-            self.change(name, self.model[name].data + data)
+        self.verbs.append(name, data)
+        self.change(name, self.model[name].data + data, self.model[name].n)
 
     def write(self, name: str, at: int, data: bytes) -> None:
-        if name in self.model and data:
-            self.touched = {name}
-            self.container.write(name, at, data)
+        if data:
+            self.verbs.write(name, at, data)
             old = self.model[name].data.ljust(at, b"\0")
-            self.change(name, old[:at] + data + old[at + len(data) :])
+            self.change(name, old[:at] + data + old[at + len(data) :], self.model[name].n)
 
     def truncate(self, name: str, size: int) -> None:
-        if name in self.model:
-            self.touched = {name}
-            self.container.truncate(name, size)
-            self.change(name, self.model[name].data[:size].ljust(size, b"\0"))
+        self.verbs.truncate(name, size)
+        self.change(name, self.model[name].data[:size].ljust(size, b"\0"), self.model[name].n)
 
     def rename(self, name: str, new: str) -> None:
-        if name in self.model and name != new:
-            self.touched = {name, new}
-            self.container.rename(name, new)
+        if name != new:
+            self.verbs.rename(name, new)
             self.model[new] = self.model.pop(name)
 
     def utime(self, name: str) -> None:
-        if name in self.model:
-            now = self.now()
-            self.touched = {name}
-            self.container.utime(name, mtime_ns=now)
-            self.model[name] = self.model[name]._replace(mtime_ns=now)
+        now = self.now()
+        self.verbs.utime(name, mtime_ns=now)
+        self.model[name] = self.model[name]._replace(mtime_ns=now)
 
     def chmod(self, name: str) -> None:
-        if name in self.model:
-            mode = self.rng.choice((0o644, 0o755) if self.classic else (0o600, 0o644, 0o755))
-            self.touched = {name}
-            self.container.chmod(name, mode)
-            self.model[name] = self.model[name]._replace(mode=mode)
+        mode = self.rng.choice((0o644, 0o755) if self.classic else (0o600, 0o644, 0o755))
+        self.verbs.chmod(name, mode)
+        self.model[name] = self.model[name]._replace(mode=mode)
 
     # --- what makes it durable ---
 
@@ -569,13 +602,59 @@ class Life(harness.Life):
         self.settled()
 
 
+class Mounted:
+    """Verbs of a container, made of the calls of a mount."""
+
+    def __init__(self, source: ContainerSource, now: Callable[[], int]) -> None:
+        self.source, self.now = source, now
+
+    def place(self, name: str) -> tuple[int, bytes]:
+        head, _, last = name.rpartition("/")
+        root = self.source.root
+        return self.source.lookup(root, head.encode()).id if head else root, last.encode()
+
+    def id(self, name: str) -> int:
+        return self.source.lookup(*self.place(name)).id
+
+    def stat(self, name: str) -> Attr:
+        return self.source.stat(self.id(name))
+
+    def opened(self, name: str, *, there: bool) -> int:
+        """-> the id of a file that is open for writing, and empty."""
+        if not there:
+            self.source.create(*self.place(name), 0o644, os.getuid(), os.getgid())
+        self.source.open(self.id(name), write=True, truncate=there)
+        return self.id(name)
+
+    def delete(self, name: str) -> None:
+        self.source.unlink(*self.place(name))
+
+    def append(self, name: str, data: bytes) -> None:
+        self.write(name, self.stat(name).size, data)
+
+    def write(self, name: str, at: int, data: bytes) -> None:
+        if data:
+            self.source.write(self.id(name), [(at, data)], self.now())
+
+    def truncate(self, name: str, size: int) -> None:
+        self.source.truncate(self.id(name), size)
+
+    def rename(self, name: str, new: str) -> None:
+        self.source.rename(*self.place(name), *self.place(new))
+
+    def utime(self, name: str, *, mtime_ns: int) -> None:
+        self.source.amend(self.id(name), Amendment(mtime_ns=mtime_ns), mtime_ns)
+
+    def chmod(self, name: str, mode: int) -> None:
+        self.source.amend(self.id(name), Amendment(mode=mode), self.now())
+
+
 class MountLife(Life):
     """The same through the calls that a mount makes."""
 
-    source: ContainerSource
-
     def begin(self) -> None:
         self.source = ContainerSource(self.container)
+        self.verbs = Mounted(self.source, self.now)
         try:
             self.source.lookup(self.source.root, b"dir")
         except FileNotFoundError:
@@ -587,81 +666,21 @@ class MountLife(Life):
     def sync(self) -> None:
         names = sorted(self.model)
         if names and self.rng.random() < 0.5:
-            run_steps(self.source.syncing(self.id(names[0])))
+            run_steps(self.source.syncing(self.verbs.id(names[0])))
         else:
             run_steps(self.source.syncing(None))
 
-    def place(self, name: str) -> tuple[int, bytes]:
-        head, _, last = name.rpartition("/")
-        root = self.source.root
-        return self.source.lookup(root, head.encode()).id if head else root, last.encode()
-
-    def id(self, name: str) -> int:
-        return self.source.lookup(*self.place(name)).id
-
-    def note(self, name: str, data: bytes) -> None:
-        attr = self.source.stat(self.id(name))
-        self.model[name] = File(data, attr.mtime_ns, stat.S_IMODE(attr.mode))
-
     def put(self, name: str, data: bytes) -> None:
         self.touched = {name}
-        if name in self.model:
-            self.source.open(self.id(name), write=True, truncate=True)
-        else:
-            parent, last = self.place(name)
-            made = self.source.create(parent, last, 0o644, os.getuid(), os.getgid())
-            self.source.open(made.id, write=True, truncate=False)
-        id = self.id(name)
+        id = self.verbs.opened(name, there=name in self.model)
         for at in range(0, len(data), 5_000):
             self.source.write(id, [(at, data[at : at + 5_000])], self.now())
         self.source.release(id)
-        self.note(name, data)
+        self.change(name, data)
 
     def put_many(self, count: int) -> None:
         for _ in range(count):
             self.put(self.rng.choice(NAMES), self.content())
-
-    def delete(self, name: str) -> None:
-        if name in self.model:
-            self.touched = {name}
-            self.source.unlink(*self.place(name))
-            del self.model[name]
-
-    def append(self, name: str, data: bytes) -> None:
-        if name in self.model and data:
-            self.write(name, len(self.model[name].data), data)
-
-    def write(self, name: str, at: int, data: bytes) -> None:
-        if name in self.model and data:
-            self.touched = {name}
-            self.source.write(self.id(name), [(at, data)], self.now())
-            old = self.model[name].data.ljust(at, b"\0")
-            self.note(name, old[:at] + data + old[at + len(data) :])
-
-    def truncate(self, name: str, size: int) -> None:
-        if name in self.model:
-            self.touched = {name}
-            self.source.truncate(self.id(name), size)
-            self.note(name, self.model[name].data[:size].ljust(size, b"\0"))
-
-    def rename(self, name: str, new: str) -> None:
-        if name in self.model and name != new:
-            self.touched = {name, new}
-            self.source.rename(*self.place(name), *self.place(new))
-            self.model[new] = self.model.pop(name)
-
-    def utime(self, name: str) -> None:
-        if name in self.model:
-            self.touched = {name}
-            self.source.amend(self.id(name), Amendment(mtime_ns=(now := self.now())), now)
-            self.note(name, self.model[name].data)
-
-    def chmod(self, name: str) -> None:
-        if name in self.model:
-            self.touched = {name}
-            mode = self.rng.choice((0o600, 0o644, 0o755))
-            self.source.amend(self.id(name), Amendment(mode=mode), self.now())
-            self.note(name, self.model[name].data)
 
 
 class DatasetLife(Life):
@@ -677,8 +696,15 @@ class DatasetLife(Life):
             self.dataset.add_columns(COLUMNS)
             self.dataset.sync()
 
+        self.begin()
+
     def start(self) -> None:
         self.dataset = winkfs.dataset.open(self.base, "a")
+        self.begin()
+
+    def oracle(self, image: SimulatedDisk) -> None:
+        """It reads no data set."""
+        self.check(image)
 
     def handle(self) -> Dataset:
         return self.dataset
@@ -695,7 +721,7 @@ class DatasetLife(Life):
         verbs: dict[str, Callable[[], object]] = {
             "put": lambda: self.put(name, data),
             "put_many": lambda: self.put_many(rng.randint(2, 7)),
-            "delete": lambda: self.delete(name),
+            "delete": self.changing(name, lambda: self.delete(name)),
             "sync": lambda: self.synced(self.sync),
             "reopen": self.reopen,
             "reindex": lambda: self.while_closed(winkfs.reindex),
@@ -736,6 +762,40 @@ class InterruptedLife(Life):
     """Calls are interrupted; what came since is replayed, as in a large container."""
 
     SMALL = {"the index": {"replayed": 1}}  # noqa: RUF012
+
+
+class SteppedLife(Life):
+    """Syncs in steps, with changes and other syncs between them: what was there at its begin is
+    durable after a sync."""
+
+    def is_faulty(self) -> bool:
+        return False
+
+    def synced(self, action: Callable[[], object]) -> None:
+        if action != self.sync:
+            super().synced(action)
+            return
+        begun, others = dict(self.model), 0
+        self.pending.append(begun)
+        for wait in self.container.syncing():
+            for _ in range(self.rng.choice((0, 1, 3))):
+                self.choose(between=True)[1]()
+            if self.rng.random() < 0.1:
+                super().synced(self.sync)
+                others += 1
+            self.check(self.disk.crash(self.rng))
+            wait()
+        if not others:
+            self.acked, self.pending = begun, []
+
+
+class LargeLife(Life):
+    """Contents that take several writes, and calls of which many fail."""
+
+    SIZES = (0, 90, 3_000, 150_000, 150_000, 500_000, 2_500_000)
+
+    def is_faulty(self) -> bool:
+        return True
 
 
 class FullLife(Life):
@@ -788,4 +848,8 @@ KINDS: dict[str, type[Life]] = {
     "full": FullLife,
     "full ao": FullLife,
     "full classic": FullLife,
+    "steps": SteppedLife,
+    "large": LargeLife,
+    "large ao": LargeLife,
+    "large classic": LargeLife,
 }

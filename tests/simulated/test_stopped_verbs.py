@@ -32,7 +32,7 @@ import datasets
 import pytest
 import xxhash
 from folders import MEMORY
-from seam import disk_calls
+from seam import CHANGES, disk_calls
 
 import winkfs
 import winkfs.stores.messagestore.store
@@ -62,7 +62,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::winkfs.DamageWarning"),
 ]
 VERIFIED = 4  # of a long run one image in so many is verified when the verb was run again
-ASKS = ("read", "map", "open", "info", "list", "lock")  # calls that change nothing
 State = dict[Any, Any]
 
 
@@ -548,7 +547,7 @@ def images_of(verb: Verb, folder: Path, images: Path, which: slice) -> Counts:
             seen.add(said)
             shutil.copytree(folder, images / f"{number:04}")
 
-    with disk_calls(lambda call: call.verb in ASKS or take(), reads=False, alone=True):
+    with disk_calls(lambda call: call.verb in CHANGES and take(), reads=False, alone=True):
         verb.run(folder)
     take()
     return Counts(len(range(next(taken))[which]), len(seen))
@@ -606,7 +605,7 @@ def test_a_verb_that_was_stopped_is_run_again(
 
 
 FOLDERS = (Path(__file__).parent, Path(__file__).parents[1])
-CHANGES = (
+SYSTEM_CALLS = (
     "pwrite64,pwritev,pwritev2,fdatasync,fsync,rename,renameat2,unlink,unlinkat,ftruncate,link"
 )
 ALONE = """
@@ -656,7 +655,7 @@ def calls_of(trace: str) -> list[tuple[str, int]]:
     found: dict[str, list[tuple[str, int]]] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for thread, call in re.findall(r"^(\d+) +(\w+)\(", trace, re.MULTILINE):
-        if call not in CHANGES.split(","):  # those that strace does not know
+        if call not in SYSTEM_CALLS.split(","):  # those that strace does not know
             continue
         counts[thread, call] += 1
         found.setdefault(thread, []).append((call, counts[thread, call]))
@@ -667,7 +666,7 @@ def calls_of(trace: str) -> list[tuple[str, int]]:
 def traced(name: str, image: Path, what: str, output: Path = Path(os.devnull)) -> int:
     """Run a verb alone under strace -> its exit status, -SIGKILL where it was killed."""
     alone = [sys.executable, "-c", ALONE, name, os.fspath(image), *map(str, FOLDERS)]
-    command = ["strace", "-f", "-qq", "-o", output, "-e", f"trace={CHANGES}"]
+    command = ["strace", "-f", "-qq", "-o", output, "-e", f"trace={SYSTEM_CALLS}"]
     command += [*(["-e", what] if what else []), *alone]
     return subprocess.run(command, check=False).returncode
 
