@@ -10,7 +10,7 @@ import itertools
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,9 +18,9 @@ import container_checks
 import pytest
 from catalog_checks import assert_catalog, check_catalog, store_of
 from constants import leave_tails, shrink
-from container_checks import assert_sound, contents, copy_files, path_of
+from container_checks import assert_sound, contents, copy_files, patch, path_of
 from oracle_read import check
-from seam import Call, disk_calls, refusing
+from seam import disk_calls, once, refusing
 
 import winkfs
 from winkformats.disk.posix import FileStorage
@@ -67,6 +67,11 @@ def unchanged(base: Path, suffix: str = ".idx") -> Iterator[None]:
     assert path_of(base, suffix).read_bytes() == before
 
 
+def change(base: Path, model: Model) -> None:
+    with winkfs.open(base, "a") as c:
+        changed(c, model)
+
+
 def changed(c: winkfs.Container, model: Model) -> None:
     """A change of each kind."""
     c.put("new", b"put")
@@ -82,6 +87,31 @@ def changed(c: winkfs.Container, model: Model) -> None:
     model[b"moved/f004"] = model.pop(b"d4/f004")
     model[b"d6/f006"] = model.pop(b"d5/f005")
     del model[b"d3/f003"]
+
+
+def put(base: Path, *names: str | bytes) -> None:
+    """Put small files in a session of their own."""
+    with winkfs.open(base, "a") as c:
+        for name in names:
+            c.put(name, b"1")
+
+
+def put_many(base: Path, names: Iterable[str | bytes]) -> None:
+    with winkfs.open(base, "a") as c:
+        c.put_many((name, b"1") for name in names)
+
+
+def assert_listed(base: Path, names: Iterable[bytes]) -> None:
+    """The catalog, with what came after it, has these names."""
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert_catalog(store, catalog, names)
+
+
+def runs_of(base: Path) -> list[int]:
+    """Rows of each run of a catalog that covers everything."""
+    with store_of(base) as store, open_catalog(store) as catalog:
+        assert catalog.covered == store.kv.end
+        return [run.count for run in catalog.runs]
 
 
 def assert_same(base: Path, model: Model) -> None:
@@ -104,8 +134,8 @@ def assert_same(base: Path, model: Model) -> None:
 @pytest.mark.usefixtures("few")
 def test_few_changes_leave_the_index_and_are_seen_by_all(base: Path) -> None:
     model = made(base)
-    with unchanged(base), winkfs.open(base, "a") as c:
-        changed(c, model)
+    with unchanged(base):
+        change(base, model)
     assert tail_of(base) > 0 and tail_of(base, ".cat") == 0
     assert info(str(base))["index"]["tail_bytes"] == tail_of(base)
     assert_same(base, model)
@@ -114,8 +144,7 @@ def test_few_changes_leave_the_index_and_are_seen_by_all(base: Path) -> None:
 @pytest.mark.usefixtures("few")
 def test_the_counters_are_exact_though_the_index_is_behind(base: Path) -> None:
     model = made(base)
-    with winkfs.open(base, "a") as c:
-        changed(c, model)
+    change(base, model)
     assert tail_of(base) > 0
     counted = []
     for _ in range(2):
@@ -155,16 +184,14 @@ def test_a_long_tail_is_merged_though_its_changes_are_few(base: Path) -> None:
 
 def test_an_index_of_few_files_is_always_written(base: Path) -> None:
     made(base)
-    with winkfs.open(base, "a") as c:
-        c.put("new", b"1")
+    put(base, "new")
     assert tail_of(base) == 0
 
 
 @pytest.mark.usefixtures("few")
 def test_nothing_is_written_where_nothing_changed(base: Path) -> None:
     made(base)
-    with winkfs.open(base, "a") as c:
-        c.put("new", b"1")
+    put(base, "new")
     assert tail_of(base) > 0
     with unchanged(base), unchanged(base, ".cat"), unchanged(base, ".data"):
         winkfs.open(base, "a").close()
@@ -174,8 +201,7 @@ def test_nothing_is_written_where_nothing_changed(base: Path) -> None:
 def test_the_index_of_a_classic_container_is_always_written(base: Path) -> None:
     """For only a current one is trusted."""
     made(base, classic=True)
-    with winkfs.open(base, "a") as c:
-        c.put("new", b"1")
+    put(base, "new")
     with store_of(base) as store:
         assert not store.is_behind and store.index.overlay == {}
 
@@ -186,8 +212,7 @@ def test_the_index_is_written_where_entries_have_no_checksums(tmp_path: Path) ->
     for name, left in (("plain", True), ("no-kvcksum", False)):
         for path in GOLDEN.glob(f"{name}.*"):
             shutil.copy(path, tmp_path / path.name)
-        with winkfs.open(tmp_path / name, "a") as c:
-            c.put("new", b"1")
+        put(tmp_path / name, "new")
         assert (tail_of(tmp_path / name) > 0) == left
 
 
@@ -214,8 +239,7 @@ def test_append_only_the_time_index_is_left_too(base: Path) -> None:
 def test_append_only_a_time_index_that_is_lost_is_written_anew(base: Path) -> None:
     made(base, ao=True)
     path_of(base, ".time").unlink()
-    with winkfs.open(base, "a") as c:
-        c.put("new", b"1")
+    put(base, "new")
     assert path_of(base, ".time").exists()
     check(base)
 
@@ -246,15 +270,12 @@ def test_the_next_writer_sets_delflags_lost_in_a_power_cut(base: Path) -> None:
     with FileStorage(path_of(base, ".data")) as storage:
         end = read_superblock(storage)["FILESIZE"]
     old = path_of(base, ".data").read_bytes()[:end]
-    with winkfs.open(base, "a") as c:
-        changed(c, model)
+    change(base, model)
     now = path_of(base, ".data").read_bytes()
     flags = [i for i in range(8192, end) if now[i] != old[i]]
     assert len(flags) >= 8  # of the old inodes, and their contents
-    with path_of(base, ".data").open("r+b") as file:
-        for at in flags:
-            file.seek(at)
-            file.write(b"\0")
+    for at in flags:
+        patch(path_of(base, ".data"), at, b"\0")
     assert winkfs.verify(base).problems == []
     with winkfs.open(base) as reader:
         assert contents(reader) == model
@@ -274,9 +295,7 @@ def test_a_damaged_tail_entry_is_reported_and_the_index_written(base: Path) -> N
         c.sync()
         at = c.store.index.lookup(b"hurt/I0")
     assert tail_of(base) > 0
-    with path_of(base, ".data").open("r+b") as file:
-        file.seek(at + 20)
-        file.write(b"\xff\xff")
+    patch(path_of(base, ".data"), at + 20, b"\xff\xff")
     with pytest.warns(winkfs.DamageWarning), winkfs.open(base) as c:
         assert c.read("good") == b"1" and c.read("after") == b"3" and "hurt" not in c
         assert len(c) == FILES + 2
@@ -291,12 +310,9 @@ def test_a_damaged_tail_entry_is_reported_and_the_index_written(base: Path) -> N
 @pytest.mark.parametrize("mode", ["r", "a"])
 def test_a_damaged_page_below_a_tail_changes_no_answer(base: Path, mode: str) -> None:
     model = made(base)
-    with winkfs.open(base, "a") as c:
-        changed(c, model)
-    with path_of(base, ".idx").open("r+b") as file:
-        for at in range(4096, 4096 + 16 * 2 * FILES, 64):
-            file.seek(at)
-            file.write(bytes(16))
+    change(base, model)
+    for at in range(4096, 4096 + 16 * 2 * FILES, 64):
+        patch(path_of(base, ".idx"), at, bytes(16))
     assert any("checksum of a page" in line for line in winkfs.verify(base).problems)
     with winkfs.open(base, mode) as c:
         assert contents(c) == model and len(c) == len(model)
@@ -307,8 +323,7 @@ def test_a_damaged_page_below_a_tail_changes_no_answer(base: Path, mode: str) ->
 @pytest.mark.usefixtures("few")
 def test_verify_finds_a_lost_cell_and_one_too_many_under_a_tail(base: Path) -> None:
     model = made(base)
-    with winkfs.open(base, "a") as c:
-        changed(c, model)
+    change(base, model)
     with store_of(base) as store:
         live, gone = store.index.lookup(b"d0/f000/I0"), store.index.replaced().tolist()
     path = path_of(base, ".idx")
@@ -395,12 +410,10 @@ def test_a_close_defers_the_catalog_of_many_single_puts(base: Path) -> None:
         assert [name.encode() for name in c.names()] == sorted(names)
     winkfs.reindex(base)
     others = [b"y%d" % i for i in range(MANY)]
-    with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
-        for name in others:
-            c.put(name, b"1")
+    with unchanged(base, ".cat"):
+        put(base, *others)
     assert tail_of(base, ".cat") > 0
-    with store_of(base) as store, open_catalog(store) as catalog:
-        assert_catalog(store, catalog, [*names, *others])
+    assert_listed(base, [*names, *others])
 
 
 # --- what was put in bulk: a close writes the catalog of it
@@ -448,10 +461,9 @@ def test_a_close_defers_the_catalog_of_many_small_files(
     model = made(base)
     assert not path_of(base, ".cat").exists()
     winkfs.reindex(base)
-    with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
-        c.put_many((b"x%d" % i, b"1") for i in range(FILES))
-    with store_of(base) as store, open_catalog(store) as catalog:
-        assert_catalog(store, catalog, [*model, *(b"x%d" % i for i in range(FILES))])
+    with unchanged(base, ".cat"):
+        put_many(base, [b"x%d" % i for i in range(FILES)])
+    assert_listed(base, [*model, *(b"x%d" % i for i in range(FILES))])
     large = base.with_name("large")
     with winkfs.create(large) as c:
         c.put_many((b"x%d" % i, bytes(1000)) for i in range(FILES))
@@ -490,9 +502,8 @@ def test_puts_before_those_in_bulk_are_read_where_they_are_few(base: Path) -> No
     with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
         c.put("before", bytes(5 << 20))  # more than is read
         c.put_many([("f0", b"2"), ("g", b"2")])
-    with store_of(base) as store, open_catalog(store) as catalog:
-        assert catalog.covered < store.kv.end
-        assert_catalog(store, catalog, [*names, b"before", b"g"])
+    assert tail_of(base, ".cat") > 0
+    assert_listed(base, [*names, b"before", b"g"])
 
 
 @pytest.mark.slow
@@ -519,12 +530,9 @@ def _after_closes(base: Path, closes: int, files: int) -> list[list[int]]:
     names, counts = set(made(base)), []
     for turn in range(closes):
         more = [b"t%d/%d" % (turn, i) for i in range(files)]
-        with winkfs.open(base, "a") as c:
-            c.put_many((name, b"1") for name in more)
+        put_many(base, more)
         names.update(more)
-        with store_of(base) as store, open_catalog(store) as catalog:
-            assert catalog.covered == store.kv.end
-            counts.append([run.count for run in catalog.runs])
+        counts.append(runs_of(base))
         check_catalog(base, names)
     return counts
 
@@ -571,11 +579,9 @@ def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(suffix: str, bas
     assert path_of(base, ".cat").read_bytes() == before
     assert not path_of(base, ".cat.tmp").exists()
     assert tail_of(base) == 0
-    with store_of(base) as store, open_catalog(store) as catalog:
-        assert_catalog(store, catalog, list(model))
+    assert_listed(base, list(model))
     assert_sound(base, model)
-    with winkfs.open(base, "a") as c:  # the next one reads what it lacks, where that is little
-        c.put_many((b"y%d" % i, b"1") for i in range(9))
+    put_many(base, [b"y%d" % i for i in range(9)])  # reads what it lacks, where that is little
     check_catalog(base, {*model, *(b"y%d" % i for i in range(9))})
 
 
@@ -586,30 +592,18 @@ def test_a_death_while_writing_the_catalog_loses_no_file(suffix: str, nth: int, 
     model = made(base)
     names = [b"x%d" % i for i in range(20 if suffix == ".cat" else FILES)]
     model |= dict.fromkeys(names, b"1")
-    seen, then = [], base.with_name("then") / "c"
+    then = base.with_name("then") / "c"
     then.parent.mkdir()
-
-    def killed(call: Call) -> None:
-        if call.verb == "write" and call.path.endswith(suffix):
-            seen.append(call)
-            if len(seen) == nth:
-                copy_files(base.parent, then.parent)
-
-    c = winkfs.open(base, "a")
-    c.put_many((name, b"1") for name in names)
-    with disk_calls(killed):
-        c.close()
+    with disk_calls(once("write", suffix, lambda: copy_files(base.parent, then.parent), nth=nth)):
+        put_many(base, names)
     assert_same(base, model)
-    with store_of(then) as store, open_catalog(store) as catalog:  # as a reader at that moment
-        assert_catalog(store, catalog, list(model))
+    assert_listed(then, list(model))  # as a reader at that moment
     assert_sound(then, model)
-    with winkfs.open(then, "a") as c:
-        c.put("one more", b"1")
+    put(then, "one more")
     assert not path_of(then, ".cat.tmp").exists()
     model[b"one more"] = b"1"
     assert_sound(then, model)
-    with store_of(then) as store, open_catalog(store) as catalog:
-        assert_catalog(store, catalog, list(model))
+    assert_listed(then, list(model))
 
 
 @pytest.mark.usefixtures("bulk")
@@ -617,14 +611,11 @@ def test_ctrl_c_while_writing_the_catalog_loses_no_file(base: Path) -> None:
     model = made(base)
     names = [b"x%d" % i for i in range(FILES)]
 
-    def interrupted(call: Call) -> None:
-        if call.verb == "write" and call.path.endswith(".cat.tmp"):
-            raise KeyboardInterrupt
+    def interrupt() -> None:
+        raise KeyboardInterrupt
 
-    c = winkfs.open(base, "a")
-    c.put_many((name, b"1") for name in names)
-    with disk_calls(interrupted), pytest.raises(KeyboardInterrupt):
-        c.close()
+    with disk_calls(once("write", ".cat.tmp", interrupt)), pytest.raises(KeyboardInterrupt):
+        put_many(base, names)
     assert not path_of(base, ".cat.tmp").exists()
     model |= dict.fromkeys(names, b"1")
     assert_sound(base, model)
@@ -639,11 +630,11 @@ def test_a_reader_goes_on_while_closes_write_the_catalog(base: Path) -> None:
         for turn in range(6):
             listed = reader.names()
             seen = [next(listed)]
-            with winkfs.open(base, "a") as c:
-                c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(60))
+            more = [b"t%d/%d" % (turn, i) for i in range(60)]
+            put_many(base, more)
             seen += listed
             assert [name.encode() for name in seen] == sorted(model)
-            model |= {b"t%d/%d" % (turn, i): b"1" for i in range(60)}
+            model |= dict.fromkeys(more, b"1")
             assert [name.encode() for name in reader.names()] == sorted(model)
 
 
@@ -661,12 +652,10 @@ def test_small_runs_that_closes_add_are_joined(base: Path, monkeypatch: pytest.M
     shrink(monkeypatch, "the catalog", joined=12, behind=1)
     names, counts = set(made(base)), []
     for turn in range(18):
-        with winkfs.open(base, "a") as c:
-            c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(3))
-        names |= {b"t%d/%d" % (turn, i) for i in range(3)}
-        with store_of(base) as store, open_catalog(store) as catalog:
-            assert catalog.covered == store.kv.end
-            counts.append([run.count for run in catalog.runs])
+        more = [b"t%d/%d" % (turn, i) for i in range(3)]
+        put_many(base, more)
+        names.update(more)
+        counts.append(runs_of(base))
     assert max(count for runs in counts for count in runs[1:]) <= 12
     assert counts[15][0] == FILES and sum(counts[15][1:]) == 48 and len(counts[15]) > 4
     check_catalog(base, names)
@@ -690,8 +679,7 @@ def test_names_from_the_tail_enter_the_catalog_once(base: Path) -> None:
                 c.delete(name.decode())
                 del model[name]
     assert tail_of(base) > 0
-    with store_of(base) as store, open_catalog(store) as catalog:
-        assert [run.count for run in catalog.runs] == [FILES, 10, 1, 1]
+    assert runs_of(base) == [FILES, 10, 1, 1]
     check_catalog(base, set(model))
 
 
@@ -699,12 +687,9 @@ def test_a_damaged_catalog_of_many_files_is_dropped_by_a_close(base: Path) -> No
     model = [f"f{i}" for i in range(2 * MANY)]
     with winkfs.create(base) as c:
         c.put_many((name, b"1") for name in model)
-    with path_of(base, ".cat").open("r+b") as file:
-        file.seek(8192 + 40)
-        file.write(b"\xff" * 40)
+    patch(path_of(base, ".cat"), 8192 + 40, b"\xff" * 40)
     more = [f"x{i}" for i in range(2 * MANY)]
-    with winkfs.open(base, "a") as c:
-        c.put_many((name, b"1") for name in more)
+    put_many(base, more)
     assert not path_of(base, ".cat").exists()
     with winkfs.open(base) as c:
         assert len(list(c.names())) == len(model) + len(more)
