@@ -120,6 +120,13 @@ def copy_files(folder: Path, to: Path) -> None:
         shutil.copy(path, to)
 
 
+def opening(base: Path, mode: str = "r") -> Container:
+    """A handle of what is known to be a container."""
+    handle = winkfs.open(base, mode)
+    assert isinstance(handle, Container)
+    return handle
+
+
 def files_of(base: Path | str, mode: str = "r") -> dict[str, bytes]:
     """The content of each file, for a new handle."""
     with winkfs.open(base, mode) as c:

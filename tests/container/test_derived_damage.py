@@ -7,11 +7,14 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import golden_containers
 import pytest
+from catalog_checks import store_of
+from container_checks import drop, flip, patch, path_of
 from folders import MEMORY
 
 import winkfs
@@ -22,7 +25,6 @@ from winkfs.container.compact import compact
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.select import select
 from winkfs.container.selection import Selection
-from winkfs.container.store import Store
 from winkfs.container.table import FileTable
 from winkfs.mounting.appendonly import AppendOnlySource
 from winkfs.mounting.container import ContainerSource
@@ -60,17 +62,11 @@ def made(request: pytest.FixtureRequest) -> Iterator[tuple[Path, dict[str, bytes
         yield base, fill(base, ao=request.param == "ao")
 
 
-def copied(base: Path, to: Path) -> Path:
-    """A copy of a container in another folder."""
-    for path in base.parent.glob(f"{base.name}.*"):
-        shutil.copyfile(path, to / path.name)
-    return to / base.name
-
-
 @pytest.fixture
 def base(made: tuple[Path, dict[str, bytes]]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        yield copied(made[0], Path(folder))
+        shutil.copytree(made[0].parent, folder, dirs_exist_ok=True)
+        yield Path(folder) / "made"
 
 
 def walk(source: ContainerSource, directory: int | None = None, above: str = "") -> dict[str, int]:
@@ -128,18 +124,23 @@ def ask_select(base: Path, files: dict[str, bytes]) -> None:
         name: size for name, size in sizes.items() if name.startswith("d1/")
     }
     assert said(select(str(base), Selection())) == sizes
-    store = Store(str(base), writable=False)
-    assert len(store.index.merged()[0].pos) == len(files)
-    store.abandon()
+    with store_of(base) as store:
+        assert len(store.index.merged()[0].pos) == len(files)
 
 
 def ask_source(base: Path, files: dict[str, bytes]) -> None:
-    container = winkfs.open(base)
-    source = (AppendOnlySource if container.ao else ContainerSource)(container)
-    try:
+    with source_of(base) as source:
         assert walk_healed(source) == {name: len(data) for name, data in files.items()}
         with pytest.raises(FileNotFoundError):
             source.lookup(source.root, b"no such")
+
+
+@contextmanager
+def source_of(base: Path, mode: str = "r") -> Iterator[ContainerSource]:
+    container = winkfs.open(base, mode)
+    source = (AppendOnlySource if container.ao else ContainerSource)(container)
+    try:
+        yield source
     finally:
         source.close()
 
@@ -151,12 +152,6 @@ def ask_times(base: Path, files: dict[str, bytes]) -> None:
         early = {e.name for e in c.scan(until=1_000 + 5 * 16)}
         assert late == {e.name for e in c.scan(since=1_000 + 5 * 16, until=2_000)}
         assert not early & late
-
-
-def ask_all(base: Path, files: dict[str, bytes]) -> None:
-    ask_container(base, files)
-    ask_select(base, files)
-    ask_source(base, files)
 
 
 def places(raw: bytes) -> list[int]:
@@ -203,11 +198,11 @@ def test_answers_stay_right_under_any_derived_damage(
     base: Path,
 ) -> None:
     _, files = made
-    path = Path(f"{base}{suffix}")
+    path = path_of(base, suffix)
     if not path.exists():
         pytest.skip("has none")
     if suffix == ".idx" and ask is not ask_source:  # an index alone has to answer
-        Path(f"{base}.cat").unlink(missing_ok=True)
+        drop(base, ".cat")
     raw = path.read_bytes()
     for what, data in states(raw, every(part)):
         path.write_bytes(data)
@@ -222,22 +217,19 @@ def test_answers_stay_right_under_any_derived_damage(
 
 def cells_of(base: Path, *names: str) -> list[int]:
     """Offset in BASE.idx of the cell of each name."""
-    store = Store(str(base), writable=False)
-    raw = Path(f"{base}.idx").read_bytes()
-    found = [raw.index(store.index.lookup(f"{n}/I0".encode()).to_bytes(8, "big")) for n in names]
-    store.abandon()
-    return found
+    raw = path_of(base, ".idx").read_bytes()
+    with store_of(base) as store:
+        places = [store.index.lookup(f"{name}/I0".encode()) for name in names]
+    return [raw.index(pos.to_bytes(8, "big")) for pos in places]
 
 
-def patch(path: Path, at: int, data: bytes) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[at : at + len(data)] = data
-    path.write_bytes(raw)
+def lose_cells(base: Path, *names: str) -> None:
+    for at in cells_of(base, *names):
+        patch(path_of(base, ".idx"), at, bytes(16))
 
 
 def test_a_zeroed_cell_hides_no_file_and_is_explained(base: Path) -> None:
-    (at,) = cells_of(base, "d1/file 7")
-    patch(Path(f"{base}.idx"), at, bytes(16))
+    lose_cells(base, "d1/file 7")
     with winkfs.open(base) as c:
         assert c.notes == []
         assert c.read("d1/file 7") == b"7" * 8
@@ -248,7 +240,7 @@ def test_a_zeroed_cell_hides_no_file_and_is_explained(base: Path) -> None:
 
 def test_a_doubled_cell_gives_each_file_once(base: Path) -> None:
     one, other = cells_of(base, "d1/file 7", "d2/file 8")
-    path = Path(f"{base}.idx")
+    path = path_of(base, ".idx")
     patch(path, one, path.read_bytes()[other : other + 16])
     with winkfs.open(base) as c:
         names = list(c.names())
@@ -259,11 +251,11 @@ def test_a_doubled_cell_gives_each_file_once(base: Path) -> None:
 def test_a_cell_of_an_older_inode_is_not_believed(base: Path) -> None:
     """Of a name that was put again: marked deleted, with the right key."""
     (at,) = cells_of(base, "d1/file 4")
-    raw = Path(f"{base}.data").read_bytes()
+    raw = path_of(base, ".data").read_bytes()
     key = b"d1/file 4/I0"
     older = raw.index(key) - 3
     assert raw[older] == 1
-    patch(Path(f"{base}.idx"), at, older.to_bytes(8, "big"))
+    patch(path_of(base, ".idx"), at, older.to_bytes(8, "big"))
     for ask in (
         lambda c: c.read("d1/file 4"),
         lambda c: next(iter(c.get_many(["d1/file 4"]))),
@@ -280,7 +272,7 @@ def test_a_cell_of_an_older_inode_is_not_believed(base: Path) -> None:
 
 def test_a_writer_heals_an_index_that_it_finds_wrong(base: Path) -> None:
     (at,) = cells_of(base, "d1/file 7")
-    path = Path(f"{base}.idx")
+    path = path_of(base, ".idx")
     sound = path.read_bytes()
     for look in (lambda c: "d1/file 7" in c, lambda c: len(list(c.scan()))):
         patch(path, at, bytes(16))
@@ -292,9 +284,7 @@ def test_a_writer_heals_an_index_that_it_finds_wrong(base: Path) -> None:
 
 
 def test_a_put_over_a_lost_cell_leaves_one_file(base: Path) -> None:
-    cells = cells_of(base, "d1/file 7", "d2/file 8", "d0/file 9")
-    for at in cells:
-        patch(Path(f"{base}.idx"), at, bytes(16))
+    lose_cells(base, "d1/file 7", "d2/file 8", "d0/file 9")
     with winkfs.open(base, "a") as c:
         count = len(c)
         c.put_many([("d2/file 8", b"bulk"), ("newer", b"n")])
@@ -310,12 +300,12 @@ def test_a_put_over_a_lost_cell_leaves_one_file(base: Path) -> None:
 def test_a_wrong_page_below_a_tail_marks_no_live_file_deleted(base: Path) -> None:
     """A writer that was killed: what the tail supersedes is looked for in the index."""
     (at,) = cells_of(base, "d1/file 7")
-    index = Path(f"{base}.idx").read_bytes()
+    index = path_of(base, ".idx").read_bytes()
     with winkfs.open(base, "a") as c:
         c.put("d1/file 7", b"later")
         c.put("d2/file 8", b"later")
-    Path(f"{base}.idx").write_bytes(index)  # of before
-    patch(Path(f"{base}.idx"), at, bytes(16))
+    path_of(base, ".idx").write_bytes(index)  # of before
+    patch(path_of(base, ".idx"), at, bytes(16))
     with winkfs.open(base) as c:
         assert c.read("d1/file 7") == c.read("d2/file 8") == b"later"
         names = list(c.names())
@@ -326,8 +316,7 @@ def test_a_wrong_page_below_a_tail_marks_no_live_file_deleted(base: Path) -> Non
 
 
 def test_a_frozen_reader_keeps_its_moment_after_a_reindex(base: Path) -> None:
-    (at,) = cells_of(base, "d1/file 7")
-    patch(Path(f"{base}.idx"), at, bytes(16))
+    lose_cells(base, "d1/file 7")
     reader = winkfs.open(base)
     reader.freeze()
     with winkfs.open(base, "a") as c:
@@ -362,23 +351,19 @@ def block_of(base: Path) -> int:
 def test_a_flipped_bit_of_the_catalog_costs_a_mount_nothing(
     base: Path, made: tuple[Path, dict[str, bytes]]
 ) -> None:
-    at, path = block_of(base), Path(f"{base}.cat")
-    patch(path, at, bytes([path.read_bytes()[at] ^ 1]))
+    at, path = block_of(base), path_of(base, ".cat")
+    flip(path, at)
     ask_source(base, made[1])
-    container = winkfs.open(base, "a")
-    source = (AppendOnlySource if container.ao else ContainerSource)(container)
-    try:
+    with source_of(base, "a") as source:
         assert set(walk_healed(source)) == set(made[1])
         source.mkdir(source.root, b"new", 0o755, 0, 0)
         run_steps(source.syncing(None))
         assert set(walk(source)) == set(made[1])
-    finally:
-        source.close()
     assert not any(".cat" in problem for problem in winkfs.verify(base).problems)
 
 
 def test_merging_a_damaged_catalog_reads_the_inodes(base: Path) -> None:
-    patch(Path(f"{base}.cat"), block_of(base), b"\xff" * 16)
+    patch(path_of(base, ".cat"), block_of(base), b"\xff" * 16)
     with winkfs.open(base, "a") as c:
         c.put_many((f"new {i}", b"") for i in range(20_000))
         c.save_catalog()
@@ -388,17 +373,17 @@ def test_merging_a_damaged_catalog_reads_the_inodes(base: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".idx", ".time", ".cat"])
 def test_verify_names_the_file_and_the_place_and_reindex_heals(suffix: str, base: Path) -> None:
-    path = Path(f"{base}{suffix}")
+    path = path_of(base, suffix)
     if not path.exists():
         pytest.skip("has none")
     raw = path.read_bytes()
     for at in range(8192 if suffix == ".cat" else 4096, len(raw), 97):
-        patch(path, at, bytes([raw[at] ^ 0x10]))
+        flip(path, at, 0x10)
         found = winkfs.verify(base).problems
         assert found and all(f"made{suffix}" in line and "byte" in line for line in found), at
         path.write_bytes(raw)
-    patch(path, 70, bytes([raw[70] ^ 1]))
-    patch(path, len(raw) - 1, bytes([raw[-1] ^ 1]))
+    flip(path, 70)
+    flip(path, len(raw) - 1)
     report = winkfs.verify(base)
     assert any(f"made{suffix}" in line for line in report.problems + report.notes)
     winkfs.reindex(base)
@@ -414,8 +399,8 @@ def test_older_inodes_among_duplicates_are_not_read(tmp_path: Path) -> None:
         c.put("twice", b"old")
         c.put("twice", b"new!")
     (at,) = cells_of(base, "twice")
-    older = Path(f"{base}.data").read_bytes().index(b"twice/I0") - 3
-    patch(Path(f"{base}.idx"), at, older.to_bytes(8, "big"))
+    older = path_of(base, ".data").read_bytes().index(b"twice/I0") - 3
+    patch(path_of(base, ".idx"), at, older.to_bytes(8, "big"))
     with winkfs.open(base) as c:
         assert c.read("twice") == b"new!"
 
@@ -426,7 +411,7 @@ def test_sectors_of_an_older_catalog_are_not_believed(tmp_path: Path) -> None:
     with winkfs.create(base) as c:
         c.put_many([(f"{i:04}", b"%02d" % i, 1_000 + i) for i in range(20)])
     winkfs.reindex(base)
-    path = Path(f"{base}.cat")
+    path = path_of(base, ".cat")
     older = path.read_bytes()
     with winkfs.open(base, "a") as c:
         c.put_many([(f"{i:04}", b"%03d" % i, 5_000 + i) for i in range(20)])
@@ -446,7 +431,7 @@ def test_compact_goes_on_beside_damaged_derived_files(
     base: Path, made: tuple[Path, dict[str, bytes]]
 ) -> None:
     for suffix in (".idx", ".cat"):
-        path = Path(f"{base}{suffix}")
+        path = path_of(base, suffix)
         patch(path, len(path.read_bytes()) // 2, b"\xff\xff\xff")
     compact(base)
     ask_container(base, made[1])

@@ -5,9 +5,11 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from container_checks import assert_sound, contents, path_of
+from container_checks import assert_sound, contents, drop, path_of
+from container_checks import variant as variant  # a fixture
 from oracle_read import check
 
 import winkfs
@@ -16,11 +18,6 @@ from winkfs import Container
 pytestmark = pytest.mark.slow
 
 Model = dict[bytes, bytes]
-VARIANTS: dict[str, dict[str, bool]] = {
-    "plain": {},
-    "classic": {"classic": True},
-    "ao": {"ao": True},
-}
 SIZE = 6 << 20  # bytes of the disk
 
 
@@ -40,7 +37,7 @@ class Disk:
                 os.posix_fallocate(file.fileno(), self.filler.stat().st_size, room)
 
     def make_room(self) -> None:
-        self.filler.unlink()
+        self.filler.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -56,11 +53,6 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
         pytest.skip("only root can mount a small disk")
     yield Disk(folder)
     subprocess.check_call(["umount", "-l", folder])
-
-
-@pytest.fixture(params=VARIANTS)
-def variant(request: pytest.FixtureRequest) -> dict[str, bool]:
-    return VARIANTS[request.param]
 
 
 @pytest.fixture
@@ -84,161 +76,175 @@ def assert_no_leftovers(disk: Disk) -> None:
     assert not [name for name in names if ".tmp" in name], names
 
 
-def begun(base: Path, variant: dict[str, bool]) -> tuple[Container, Model]:
-    """A container with a few files, synced, and hardly any preallocated room left."""
-    container = winkfs.create(base, **variant)
-    model = {b"old%d" % i: b"%d" % i * 500 for i in range(40)}
-    model[b"ballast"] = b"ballast" * 595_000  # FILEINCR is 4 MiB
-    container.put_many(model.items())
-    container.sync()
-    return container, model
+class Filled:
+    """A container with a few files, synced, and hardly any preallocated room left.
+
+    model   what it must show
+    """
+
+    def __init__(self, disk: Disk, base: Path, options: dict[str, Any]) -> None:
+        self.disk, self.base = disk, base
+        self.container = winkfs.create(base, **options)
+        self.model = {b"old%d" % i: b"%d" % i * 500 for i in range(40)}
+        self.model[b"ballast"] = b"ballast" * 595_000  # FILEINCR is 4 MiB
+        self.put_many(dict(self.model))
+        self.container.sync()
+
+    def put(self, name: str, data: bytes) -> bool:
+        """-> whether there was room."""
+        if full(lambda: self.container.put(name, data)):
+            return False
+        self.model[name.encode()] = data
+        return True
+
+    def put_many(self, files: Model) -> None:
+        self.container.put_many(files.items())
+        self.model |= files
+
+    def shown(self) -> Model:
+        """What a new reader sees."""
+        with winkfs.open(self.base) as reader:
+            return contents(reader)
+
+    def goes_on(self) -> None:
+        """With room: the same handle, and what it leaves is sound."""
+        self.disk.make_room()
+        self.container.put("after", b"1")
+        self.container.sync()
+        self.model[b"after"] = b"1"
+        self.container.close()
+        assert_sound(self.base, self.model)
+        assert_no_leftovers(self.disk)
+
+    def opens(self) -> None:
+        """With room: a new writer, and what it leaves is sound."""
+        self.disk.make_room()
+        winkfs.open(self.base, "a").close()  # the lock is free
+        assert_sound(self.base, self.model)
+        assert_no_leftovers(self.disk)
 
 
-def test_put_until_the_disk_is_full(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
-    container, model = begun(base, variant)
-    for number in range(1000):
-        data = b"%d " % number * 5_000
-        if full(lambda: container.put(f"n{number}", data)):  # noqa: B023
-            break
-        model[b"n%d" % number] = data
+@pytest.fixture
+def life(disk: Disk, base: Path, variant: dict[str, Any]) -> Filled:
+    return Filled(disk, base, variant)
+
+
+def test_put_until_the_disk_is_full(life: Filled) -> None:
+    container, model = life.container, life.model
+    number = 0
+    while life.put(f"n{number}", b"%d " % number * 5_000):
+        number += 1
         assert number < 900, "the disk never got full"
-    assert full(lambda: container.put("again", bytes(2_500_000)))
+    assert not life.put("again", bytes(2_500_000))
     assert contents(container) == model
-    disk.fill()
-    with winkfs.open(base) as reader:
+    life.disk.fill()
+    with winkfs.open(life.base) as reader:
         assert reader.read("old7") == model[b"old7"]
     container.close()
-    with winkfs.open(base) as reader:
-        assert contents(reader) == model
-    assert check(base, clean=False).files.keys() == model.keys()
-    assert_no_leftovers(disk)
-    disk.make_room()
-    with winkfs.open(base, "a") as again:
+    assert life.shown() == model
+    assert check(life.base, clean=False).files.keys() == model.keys()
+    assert_no_leftovers(life.disk)
+    life.opens()
+    with winkfs.open(life.base, "a") as again:
         again.put("again", b"1")
         assert contents(again) == model | {b"again": b"1"}
-    assert winkfs.verify(base).problems == []
+    assert winkfs.verify(life.base).problems == []
 
 
-def test_put_goes_on_with_room(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
-    container, model = begun(base, variant)
-    disk.fill(leave=100_000)
-    put = b"x" * 300_000
-    assert full(lambda: container.put("large", put))
+def test_put_goes_on_with_room(life: Filled) -> None:
+    container, model = life.container, life.model
+    life.disk.fill(leave=100_000)
+    assert not life.put("large", b"x" * 300_000)
     assert contents(container) == model
-    disk.make_room()
-    container.put("large", put)
-    container.put("old1", b"replaced")
-    model |= {b"large": put, b"old1": b"replaced"}
+    life.disk.make_room()
+    assert life.put("large", b"x" * 300_000) and life.put("old1", b"replaced")
     container.close()
-    assert_sound(base, model)
-    assert_no_leftovers(disk)
+    assert_sound(life.base, model)
+    assert_no_leftovers(life.disk)
 
 
-def test_replacing_on_a_full_disk_keeps_the_old_file(
-    disk: Disk, base: Path, variant: dict[str, bool]
-) -> None:
-    container, model = begun(base, variant)
-    disk.fill(leave=8192)
-    assert full(lambda: container.put("old1", bytes(500_000)))
+def test_replacing_on_a_full_disk_keeps_the_old_file(life: Filled) -> None:
+    container, model = life.container, life.model
+    life.disk.fill(leave=8192)
+    assert not life.put("old1", bytes(500_000))
     full(lambda: container.put_many([("old2", bytes(500_000))]))
     assert container.read("old1") == model[b"old1"]
-    disk.make_room()
-    container.close()
-    assert_sound(base, model)
+    life.goes_on()
 
 
-def test_put_many_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
-    container, model = begun(base, variant)
-    disk.fill(leave=700_000)
+def test_put_many_on_a_full_disk(life: Filled) -> None:
+    container, model = life.container, life.model
+    life.disk.fill(leave=700_000)
     files = {b"n%d" % i: b"%d " % i * 500 for i in range(800)}
     assert full(lambda: container.put_many(files.items()))
     for name, data in model.items():
         assert container.read(name) == data
     assert full(lambda: container.put_many((n, d * 3) for n, d in files.items()))
     found = contents(container)
-    disk.make_room()
-    container.put_many([("after", b"1")])
-    found[b"after"] = b"1"
-    container.sync()
-    assert contents(container) == found
-    container.close()
     assert model.items() <= found.items()
     for name, data in found.items() - model.items():
-        assert name == b"after" or data in (files[name], files[name] * 3)
-    assert_sound(base, found)
-    with winkfs.open(base, "a") as again:
-        again.put_many(list(files.items())[:100])
-        found |= dict(list(files.items())[:100])
-    assert_sound(base, found)
-    assert_no_leftovers(disk)
+        assert data in (files[name], files[name] * 3)
+    life.model = found
+    life.disk.make_room()
+    life.put_many({b"behind": b"1"})
+    container.sync()
+    assert contents(container) == life.model
+    life.put_many(dict(list(files.items())[:100]))
+    container.close()
+    life.opens()
 
 
-def test_sync_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
+def test_sync_on_a_full_disk(life: Filled) -> None:
     """What was taken is kept, whether the sync had room or not."""
-    container, model = begun(base, variant)
-    container.put("small", b"s" * 3000)
-    container.put("medium", b"m" * 400_000)
-    container.put_many((f"many{i}", b"%d" % i) for i in range(50))
-    model |= {b"small": b"s" * 3000, b"medium": b"m" * 400_000}
-    model |= {b"many%d" % i: b"%d" % i for i in range(50)}
-    disk.fill()
+    container, model = life.container, life.model
+    assert life.put("small", b"s" * 3000) and life.put("medium", b"m" * 400_000)
+    life.put_many({b"many%d" % i: b"%d" % i for i in range(50)})
+    life.disk.fill()
     full(container.sync)
     assert contents(container) == model
-    disk.make_room()
+    life.disk.make_room()
     container.sync()
-    with winkfs.open(base) as reader:
-        assert contents(reader) == model
-    container.put("after", b"1")
-    container.close()
-    assert_sound(base, model | {b"after": b"1"})
+    assert life.shown() == model
+    life.goes_on()
 
 
-@pytest.mark.parametrize("verb", ["append", "write", "grow", "chmod", "rename", "delete"])
-@pytest.mark.parametrize("classic", [False, True])
-def test_a_change_on_a_full_disk(verb: str, classic: bool, disk: Disk, base: Path) -> None:
+DATA, NEW = b"y" * 2_500_000, "new" * 2000
+CHANGES: dict[str, tuple[Callable[[Container], object], Callable[[bytes], Model]]] = {
+    "append": (lambda c: c.append("old5", DATA), lambda old: {b"old5": old + DATA}),
+    "write": (lambda c: c.write("old5", 2, DATA), lambda old: {b"old5": old[:2] + DATA}),
+    "grow": (
+        lambda c: c.truncate("old5", 2_500_000),
+        lambda old: {b"old5": old.ljust(2_500_000, b"\0")},
+    ),
+    "chmod": (lambda c: c.chmod("old5", 0o755), lambda old: {b"old5": old}),
+    "rename": (lambda c: c.rename("old5", NEW), lambda old: {NEW.encode(): old}),
+    "delete": (lambda c: c.delete("old5"), lambda old: {}),
+}
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+@pytest.mark.parametrize("variant", [{}, {"classic": True}], ids=["plain", "classic"])
+def test_a_change_on_a_full_disk(verb: str, life: Filled) -> None:
     """It is refused whole, or done whole."""
-    container, model = begun(base, {"classic": classic})
-    disk.fill()
-    data = b"y" * 2_500_000
-    changed = dict(model)
-    old = model[b"old5"]
-    action: Callable[[], object]
-    match verb:
-        case "append":
-            action = lambda: container.append("old5", data)  # noqa: E731
-            changed[b"old5"] = old + data
-        case "write":
-            action = lambda: container.write("old5", 2, data)  # noqa: E731
-            changed[b"old5"] = old[:2] + data
-        case "grow":
-            action = lambda: container.truncate("old5", 2_500_000)  # noqa: E731
-            changed[b"old5"] = old.ljust(2_500_000, b"\0")
-        case "chmod":
-            action = lambda: container.chmod("old5", 0o755)  # noqa: E731
-        case "rename":
-            action = lambda: container.rename("old5", "new" * 2000)  # noqa: E731
-            changed[b"new" * 2000] = changed.pop(b"old5")
-        case _:
-            action = lambda: container.delete("old5")  # noqa: E731
-            del changed[b"old5"]
-    wanted = model if full(action) else changed
-    assert contents(container) == wanted
+    container, model = life.container, life.model
+    life.disk.fill()
+    before, old = dict(model), model[b"old5"]
+    action, changed = CHANGES[verb]
+    if not full(lambda: action(container)):
+        del model[b"old5"]
+        model |= changed(old)
+    assert contents(container) == model
     synced = not full(container.sync)
-    assert contents(container) == wanted
-    with winkfs.open(base) as reader:
-        assert contents(reader) == (wanted if synced else model)
-    disk.make_room()
-    container.put("after", b"1")
-    container.sync()
-    container.close()
-    assert_sound(base, wanted | {b"after": b"1"})
+    assert contents(container) == model
+    assert life.shown() == (model if synced else before)
+    life.goes_on()
 
 
-def test_small_appends_until_the_disk_is_full(disk: Disk, base: Path) -> None:
-    container, model = begun(base, {})
-    disk.fill(leave=700_000)
-    log = b""
-    container.put("log", b"")
+@pytest.mark.parametrize("variant", [{}], ids=["plain"])
+def test_small_appends_until_the_disk_is_full(life: Filled) -> None:
+    container, log = life.container, b""
+    life.disk.fill(leave=700_000)
+    container.put("log", log)
     for number in range(100_000):
         line = b"line %d\n" % number * 20
         if full(lambda: container.append("log", line)):  # noqa: B023
@@ -248,73 +254,59 @@ def test_small_appends_until_the_disk_is_full(disk: Disk, base: Path) -> None:
             break
         assert number < 90_000, "the disk never got full"
     assert container.read("log") == log
-    disk.make_room()
+    life.disk.make_room()
     container.append("log", b"end")
-    container.close()
-    assert_sound(base, model | {b"log": log + b"end"})
+    life.model[b"log"] = log + b"end"
+    life.goes_on()
 
 
-def test_close_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
+def test_close_on_a_full_disk(life: Filled) -> None:
     """There may be no room for an index; there must be for what was taken."""
-    container, model = begun(base, variant)
-    container.put_many((f"n{i}", b"%d" % i) for i in range(600))
-    model |= {b"n%d" % i: b"%d" % i for i in range(600)}
+    container, model = life.container, life.model
+    life.put_many({b"n%d" % i: b"%d" % i for i in range(600)})
     container.sync()
-    container.put("last", b"1")
-    model[b"last"] = b"1"
-    disk.fill()
+    before = dict(model)
+    assert life.put("last", b"1")
+    life.disk.fill()
     closed = not full(container.close)
-    with winkfs.open(base) as reader:
-        found = contents(reader)
-        model_before = {name: data for name, data in model.items() if name != b"last"}
-        assert found == model or (not closed and found == model_before)
-    assert winkfs.verify(base).problems == []
-    assert_no_leftovers(disk)
-    disk.make_room()
-    winkfs.open(base, "a").close()
-    assert_sound(base, found)
+    found = life.shown()
+    assert found == model or (not closed and found == before)
+    assert winkfs.verify(life.base).problems == []
+    assert_no_leftovers(life.disk)
+    life.model = found
+    life.opens()
 
 
-def test_open_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
-    container, model = begun(base, variant)
+def test_open_on_a_full_disk(life: Filled) -> None:
+    container, model = life.container, life.model
     container.close()
-    for dropped in ((), (".idx",), (".idx", ".time")):
-        for suffix in dropped:
-            path_of(base, suffix).unlink(missing_ok=True)
-        disk.fill()
-        with winkfs.open(base) as reader:
-            assert contents(reader) == model
-        if not full(lambda: winkfs.open(base, "a").close()):
-            with winkfs.open(base, "a") as writer:
+    for dropped in ((".none",), (".idx",), (".idx", ".time")):
+        drop(life.base, *dropped)
+        life.disk.fill()
+        assert life.shown() == model
+        if not full(lambda: winkfs.open(life.base, "a").close()):
+            with winkfs.open(life.base, "a") as writer:
                 assert contents(writer) == model
-        disk.make_room()
-        winkfs.open(base, "a").close()  # the lock is free
-        assert_sound(base, model)
-        assert_no_leftovers(disk)
+        life.opens()
 
 
-def test_reindex_on_a_full_disk(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
-    container, model = begun(base, variant)
-    container.put_many((f"n{i}", b"%d" % i) for i in range(600))
-    model |= {b"n%d" % i: b"%d" % i for i in range(600)}
+def test_reindex_on_a_full_disk(life: Filled) -> None:
+    container, model = life.container, life.model
+    life.put_many({b"n%d" % i: b"%d" % i for i in range(600)})
     container.close()
-    for dropped in ((), (".idx",)):
-        for suffix in dropped:
-            path_of(base, suffix).unlink()
-        disk.fill()
-        full(lambda: winkfs.reindex(base))
-        with winkfs.open(base) as reader:
-            assert contents(reader) == model
-        assert_no_leftovers(disk)
-        disk.make_room()
-        assert winkfs.reindex(base) == len(model)
-        assert_sound(base, model)
+    for dropped in (".none", ".idx"):
+        drop(life.base, dropped)
+        life.disk.fill()
+        full(lambda: winkfs.reindex(life.base))
+        assert life.shown() == model
+        assert_no_leftovers(life.disk)
+        life.disk.make_room()
+        assert winkfs.reindex(life.base) == len(model)
+        assert_sound(life.base, model)
 
 
 @pytest.mark.parametrize("leave", [0, 4096, 8192, 12288, 16384])
-def test_create_on_a_full_disk(
-    leave: int, disk: Disk, base: Path, variant: dict[str, bool]
-) -> None:
+def test_create_on_a_full_disk(leave: int, disk: Disk, base: Path, variant: dict[str, Any]) -> None:
     disk.fill(leave)
     was_full = full(lambda: winkfs.create(base, **variant).close())
     assert was_full or leave
@@ -329,30 +321,20 @@ def test_create_on_a_full_disk(
     assert_sound(base, {b"a": b"1"})
 
 
-def test_a_full_disk_again_and_again(disk: Disk, base: Path, variant: dict[str, bool]) -> None:
+def test_a_full_disk_again_and_again(life: Filled) -> None:
     """The same handle through many shortages, each at another amount of room."""
-    container, model = begun(base, variant)
+    container, model = life.container, life.model
     shortages = 0
     for turn in range(30):
-        disk.fill(leave=turn * 4096)
+        life.disk.fill(leave=turn * 4096)
         for size in (100, 5000, 60_000):
-            name, data = f"{turn}.{size}", b"%d" % turn * size
-            if full(lambda: container.put(name, data)):  # noqa: B023
-                shortages += 1
-            else:
-                model[name.encode()] = data
-        if full(container.sync):
-            shortages += 1
+            shortages += not life.put(f"{turn}.{size}", b"%d" % turn * size)
+        shortages += full(container.sync)
         assert contents(container) == model
-        disk.make_room()
-        name = f"old{turn}"
-        container.put(name, b"room")
-        model[name.encode()] = b"room"
+        life.disk.make_room()
+        assert life.put(f"old{turn}", b"room")
         if turn % 3 == 0:
             container.sync()
-            with winkfs.open(base) as reader:
-                assert contents(reader) == model
+            assert life.shown() == model
     assert shortages > 10
-    container.close()
-    assert_sound(base, model)
-    assert_no_leftovers(disk)
+    life.goes_on()

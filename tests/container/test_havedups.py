@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from winkformats.kv.sequence import KVSeq
 from winkfs.container.datafile import DataFile
 
 FORMS = [pytest.param(True, id="classic"), pytest.param(False, id="new")]
-Life = Callable[[winkfs.Container], None]
+Life = Callable[[winkfs.Container], object]
 
 
 def variables(raw: bytes) -> dict[bytes, int]:
@@ -93,44 +92,38 @@ def sound(base: Path) -> None:
         assert_sound(base, contents(c))
 
 
-def rename(c: winkfs.Container) -> None:
-    c.rename("n0", "six")
+LIVES: dict[str, list[Life]] = {
+    "rename": [lambda c: c.rename("n0", "six")],
+    "rename over": [lambda c: c.rename("n0", "n1")],
+    "delete": [lambda c: c.delete("n0")],
+    "delete what this session put": [
+        lambda c: c.put("n0", b"a fourth version, of this session"),
+        lambda c: c.append("n1", b"more"),
+        lambda c: c.delete("n0"),
+    ],
+    "delete the last": [
+        lambda c: c.delete("solo"),
+        lambda c: c.put("n0", b"once more"),
+        lambda c: c.delete("n0"),
+        lambda c: c.put("n2", b"new"),
+    ],
+    "put again": [
+        lambda c: c.delete("n0"),
+        lambda c: c.sync(),
+        lambda c: c.put("n0", b"it is back"),
+    ],
+}
 
 
-def rename_over(c: winkfs.Container) -> None:
-    c.rename("n0", "n1")
-
-
-def delete(c: winkfs.Container) -> None:
-    c.delete("n0")
-
-
-def delete_own(c: winkfs.Container) -> None:
-    c.put("n0", b"a fourth version, of this session")
-    c.append("n1", b"more")
-    c.delete("n0")
-
-
-def delete_last(c: winkfs.Container) -> None:
-    c.delete("solo")
-    c.put("n0", b"once more")
-    c.delete("n0")
-    c.put("n2", b"new")
-
-
-def put_again(c: winkfs.Container) -> None:
-    c.delete("n0")
-    c.sync()
-    c.put("n0", b"it is back")
-
-
-LIVES = [rename, rename_over, delete, delete_own, delete_last, put_again]
+def live(c: winkfs.Container, life: str) -> None:
+    for change in LIVES[life]:
+        change(c)
 
 
 @pytest.mark.parametrize("life", LIVES)
-def test_the_documents_iteration_finds_no_name_that_is_gone(base: Path, life: Life) -> None:
+def test_the_documents_iteration_finds_no_name_that_is_gone(base: Path, life: str) -> None:
     with winkfs.open(base, "a") as c:
-        life(c)
+        live(c, life)
     assert agrees(base)
     sound(base)
     before = iterate(base)
@@ -140,34 +133,50 @@ def test_the_documents_iteration_finds_no_name_that_is_gone(base: Path, life: Li
     assert agrees(base)
 
 
-def killed(base: Path, life: Life, marked: int) -> int:
-    """Do the changes in a process that ends after the sync, with so many of its delflags set."""
+def in_a_child(work: Callable[[], object]) -> int:
+    """-> how a process ends that does this."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     try:
-        before = DataFile._set_delflags
-
-        def dies(self: DataFile, chosen: list[int], rest: list[int]) -> None:
-            if not chosen or min(chosen) >= self.synced:  # before the sync
-                before(self, chosen, rest)
-            else:
-                self.kv.mark_deleted(sorted(chosen)[len(chosen) - marked :])
-                os._exit(9)
-
-        DataFile._set_delflags = dies  # type: ignore[method-assign]
-        with winkfs.open(base, "a") as c:
-            life(c)
-            c.sync()
+        work()
     finally:
         os._exit(1)
 
 
+def killed(base: Path, life: str, marked: int) -> None:
+    """Do the changes in a process that ends after the sync, with so many of its delflags set."""
+    before = DataFile._set_delflags
+
+    def dies(self: DataFile, chosen: list[int], rest: list[int]) -> None:
+        if not chosen or min(chosen) >= self.synced:  # before the sync
+            before(self, chosen, rest)
+        else:
+            self.kv.mark_deleted(sorted(chosen)[len(chosen) - marked :])
+            os._exit(9)
+
+    DataFile._set_delflags = dies  # type: ignore[method-assign]
+    with winkfs.open(base, "a") as c:
+        live(c, life)
+        c.sync()
+
+
+def killed_while_marking(base: Path, marked: int) -> None:
+    before = KVSeq.mark_deleted
+
+    def dies(self: KVSeq, positions: Sequence[int]) -> None:
+        before(self, positions[:marked])
+        os._exit(9)
+
+    KVSeq.mark_deleted = dies  # type: ignore[method-assign]
+    winkfs.open(base, "a").delete("n0")
+
+
 @pytest.mark.parametrize("marked", [0, 1])
 @pytest.mark.parametrize("life", LIVES)
-def test_the_next_writer_marks_what_a_kill_left(base: Path, life: Life, marked: int) -> None:
+def test_the_next_writer_marks_what_a_kill_left(base: Path, life: str, marked: int) -> None:
     """Killed after the sync, before its delflags, or with only the last of them set."""
-    assert killed(base, life, marked) == 9
+    assert in_a_child(lambda: killed(base, life, marked)) == 9
     with winkfs.open(base) as c:
         expected = contents(c)
     with winkfs.open(base, "a") as c:
@@ -185,22 +194,10 @@ def test_older_inodes_are_marked_under_a_duplicates_counter(base: Path, marked: 
             assert not winkfs.verify(base).problems
             c.abort()
     else:
-        pid = os.fork()
-        if not pid:
-            before = KVSeq.mark_deleted
-
-            def dies(self: KVSeq, positions: Sequence[int]) -> None:
-                before(self, positions[:marked])
-                os._exit(9)
-
-            KVSeq.mark_deleted = dies  # type: ignore[method-assign]
-            with suppress(BaseException):
-                winkfs.open(base, "a").delete("n0")
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+        assert in_a_child(lambda: killed_while_marking(base, marked)) == 9
     assert not winkfs.verify(base).problems
     with winkfs.open(base, "a") as c:
-        rename(c)
+        live(c, "rename")
     assert agrees(base)
     sound(base)
 

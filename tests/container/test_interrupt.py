@@ -10,7 +10,7 @@ from pathlib import Path
 import container_checks
 import pytest
 from constants import shrink
-from container_checks import assert_sound, contents
+from container_checks import assert_sound, contents, opening
 from interrupts import Interrupter
 from oracle_read import check
 
@@ -201,8 +201,7 @@ def test_recovery_reads_only_what_follows_the_index(
     def refuse(*given: object, **named: object) -> None:
         raise AssertionError("everything is read")
 
-    with winkfs.open(base, "a") as container:
-        assert isinstance(container, Container)
+    with opening(base, "a") as container:
         container.put("synced", b"1")
         container.sync()
         files[b"synced"] = b"1"
@@ -232,8 +231,7 @@ def test_a_name_that_half_a_rename_left_is_in_no_catalog(
     files = {b"%05d" % i: b"%d" % i * 20 for i in range(3000)}
     with winkfs.create(base) as container:
         container.put_many(files.items())
-    with winkfs.open(base, "a") as container:
-        assert isinstance(container, Container)
+    with opening(base, "a") as container:
         container.put("new", b"1")
         files[b"new"] = b"1"
         if synced:

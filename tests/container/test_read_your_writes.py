@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from constants import shrink
 from container_checks import base as base  # a fixture
+from container_checks import opening
 from threaded import OWN, FileOwner, run_owners
 from threaded import threads_change_often as threads_change_often  # a fixture
 
@@ -76,8 +77,7 @@ def test_each_thread_reads_what_it_was_last_acknowledged(
 ) -> None:
     with winkfs.create(base) as c:
         c.put_many((f"{me}/{i}", b"old") for me in range(4) for i in range(OWN))
-    with winkfs.open(base, "a") as handle:
-        assert isinstance(handle, Container)
+    with opening(base, "a") as handle:
         model = run_owners([Names(handle, me) for me in range(4)], SECONDS)
     with winkfs.open(base) as reader:
         assert {entry.name: entry.read() for entry in reader.scan()} == model
@@ -91,8 +91,7 @@ def test_reads_during_a_bulk_settle_see_the_new_content(
 ) -> None:
     with winkfs.create(base) as c:
         c.put_many((f"k{i}", b"old") for i in range(2000))
-    with winkfs.open(base, "a") as c:
-        assert isinstance(c, Container)
+    with opening(base, "a") as c:
         assert c.read("k1") == c.read("k1") == b"old"  # from now on by the fast reader
         c.put_many((f"k{i}", b"new") for i in range(2000))
         settling = threading.Thread(target=c.stat, args=("k5",))
@@ -171,8 +170,7 @@ def test_lock_free_reads_see_nothing_older_than_acknowledged(
 ) -> None:
     with winkfs.create(base) as c:
         c.put_many([("k", b"old"), ("other", b"other")] + [(f"m{i}", b"m") for i in range(40)])
-    with winkfs.open(base, "a") as c:
-        assert isinstance(c, Container)
+    with opening(base, "a") as c:
         assert c.read("k") == c.read("k") == b"old"
         first = c.short
         known = READY[before](c)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from container_checks import base as base  # a fixture
+from container_checks import flip, opening, patch, path_of
 from container_checks import short_way as short_way  # a fixture
 from test_alike_names import ALIKE
 
@@ -44,9 +45,7 @@ def filled(base: Path, **options: Any) -> Model:
 
 
 def opened(base: Path, stack: ExitStack, mode: str = "r") -> Container:
-    handle = stack.enter_context(winkfs.open(base, mode))
-    assert isinstance(handle, Container)
-    return handle
+    return stack.enter_context(opening(base, mode))
 
 
 def check(c: Container, model: Model) -> None:
@@ -273,22 +272,14 @@ def compressed_content(base: Path, stack: ExitStack) -> States:
 # --- damage ---
 
 
-def flip(path: Path, at: int) -> None:
-    whole = bytearray(path.read_bytes())
-    whole[at] ^= 1
-    path.write_bytes(whole)
-
-
 @pytest.mark.parametrize("mode", ["r", "a"])
 def test_a_damaged_inode_is_no_missing_file(mode: str, base: Path) -> None:
     model = filled(base)
-    with winkfs.open(base) as c:
-        assert isinstance(c, Container)
+    with opening(base) as c:
         damaged = {name: c.store.index.lookup(name + b"/I0") for name in (b"n7", b"two")}
     for pos in damaged.values():
         flip(base.with_name("c.data"), pos + 30)
-    with winkfs.open(base, mode) as c:
-        assert isinstance(c, Container)
+    with opening(base, mode) as c:
         for _ in range(2):
             for name in damaged:
                 for ask in (c.read, c.stat, c.__contains__):
@@ -303,7 +294,7 @@ def test_a_damaged_content_is_no_missing_file(base: Path) -> None:
     filled(base)
     data = base.with_name("c.data")
     flip(data, data.read_bytes().rindex(b"2" * 10))
-    with winkfs.open(base) as c:
+    with opening(base) as c:
         for _ in range(2):
             with pytest.raises(CorruptError):
                 c.read("two")
@@ -314,32 +305,26 @@ def test_a_damaged_content_is_no_missing_file(base: Path) -> None:
 def test_a_live_file_that_is_marked_deleted_is_there(base: Path) -> None:
     """As in a copy of a container in use."""
     model = filled(base)
-    with winkfs.open(base) as c:
-        assert isinstance(c, Container)
+    with opening(base) as c:
         pos = c.store.index.lookup(b"n7/I0")
     flip(base.with_name("c.data"), pos)
-    with winkfs.open(base) as c:
-        assert isinstance(c, Container)
+    with opening(base) as c:
         check(c, model)
 
 
 @pytest.mark.parametrize("page", [0, 1])
 def test_a_damaged_index_hides_no_file(page: int, base: Path) -> None:
     model = filled(base)
-    path = base.with_name("c.idx")
-    raw = bytearray(path.read_bytes())
-    at = 4096 * (1 + page)
-    assert len(raw) > at + 4096
-    raw[at : at + 4096] = bytes(4096)  # all of its cells are free
-    path.write_bytes(raw)
-    with winkfs.open(base) as c:
-        assert isinstance(c, Container)
+    path, at = path_of(base, ".idx"), 4096 * (1 + page)
+    assert path.stat().st_size > at + 4096
+    patch(path, at, bytes(4096))  # all of its cells are free
+    with opening(base) as c:
         check(c, model)
 
 
 def test_wrong_names_are_refused_whichever_way_is_asked(base: Path) -> None:
     filled(base)
-    with winkfs.open(base) as c:
+    with opening(base) as c:
         for _ in range(2):
             for name in ("", "a\0b", b"", b"n1\0", "x" * 66_000):
                 assert name not in c
