@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import golden_containers
 import pytest
@@ -33,7 +32,6 @@ from winkmount.source import run_steps
 pytestmark = pytest.mark.slow
 
 NS = 10**9
-Answers = dict[str, Any]
 
 
 def fill(base: Path, *, ao: bool = False) -> dict[str, bytes]:

@@ -65,12 +65,6 @@ def kept(base: Path | str, *, ids: bool = True, names: tuple[str, ...] = ()) -> 
     return found
 
 
-def holes_of_dataset(root: str) -> None:
-    """A hole takes no room in any shard."""
-    with winkfs.open(root) as d:
-        assert sum(shard.record.size for shard in d.shards) < 150_000  # type: ignore[union-attr]
-
-
 @pytest.mark.parametrize("compress", [None, "zstd"])
 @pytest.mark.parametrize("how", ["disk", "name", "anew", "salvage"])
 def test_a_container_keeps_everything(how: str, compress: str | None, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import tempfile
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -126,7 +126,6 @@ class Store:
             with self.expecting(seen.errors, name):
                 stat = store.stat(name)
                 seen.found[name] = (store.read(name), stat.mtime_ns, stat.ftype)
-                seen.sizes[name] = stat.size
         problems: list[object] = []
         try:
             for entry in store.scan(problem=lambda *told: problems.append(told)):
@@ -164,12 +163,20 @@ class Seen:
     """What a user gets of a store. told: what it said of itself."""
 
     found: dict[str, Any] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
     listed: dict[str, Any] = field(default_factory=dict)
     names: set[str] | None = None
     listing: bool = False  # went on to its end
     errors: dict[str, Exception] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
+
+    def take(self, parts: Iterable[Mapping[str, Any]]) -> None:
+        """Take in all of a listing, or the error that ends it."""
+        try:
+            for part in parts:
+                self.listed |= part
+            self.listing = True
+        except EXPECTED as error:
+            self.told.append(str(error))
 
 
 def fill(names: str, rng: random.Random) -> list[tuple[str, bytes, int]]:
@@ -316,12 +323,7 @@ class DigestStore(Store):
                 if found != self.truth[name]:
                     seen.found[name] = found  # None: silent
                     seen.errors.pop(name, None)
-        try:
-            for name, found in store.items():
-                seen.listed[name] = found
-            seen.listing = True
-        except EXPECTED as error:
-            seen.told.append(str(error))
+        seen.take({name: found} for name, found in store.items())
 
     def where(self) -> dict[Path, list[tuple[int, int, str]]]:
         found = {}
@@ -405,12 +407,7 @@ class OrderStore(Store):
                     seen.found |= store.read(where)
                 except EXPECTED as error:
                     seen.errors |= dict.fromkeys(names, error)
-        try:
-            for where in store.order.ranges(self.RANGE):
-                seen.listed |= store.read(where)
-            seen.listing = True
-        except EXPECTED as error:
-            seen.told.append(str(error))
+        seen.take(map(store.read, store.order.ranges(self.RANGE)))
 
     def where(self) -> dict[Path, list[tuple[int, int, str]]]:
         found = {}

@@ -16,7 +16,6 @@ same. All that happens is in `log`.
     failed sync     any subset of the changes reaches the disk, and none of the others ever will,
                     unless they are written again: the next sync succeeds. Programs see them until
                     they are evicted, at once (`evicts`) or by `evict`
-    lost write      a sync succeeds, and one sector of it keeps what it held before
     full            sizes of all files, as far as preallocated, add up to `capacity`
 """
 
@@ -44,7 +43,6 @@ CALLS: Final = (
     "write", "truncate", "preallocate", "sync", "create", "rename", "link", "unlink", "mkdir",
     "rmdir", "directory sync",
 )  # fmt: skip
-DAMAGES: Final = ("flip", "zero", "swap", "double", "stale")
 
 _numbers: Final = itertools.count(1)
 _disks: Final[weakref.WeakValueDictionary[int, SimulatedDisk]] = weakref.WeakValueDictionary()
@@ -109,7 +107,6 @@ class SimulatedDisk:
         self.lock = threading.RLock()
         self._faults: dict[str, tuple[int, int, bool]] = {}  # calls to go, errno, for good
         self.failed = 0  # calls that were armed and have failed
-        self._lost = 0  # syncs until one loses a sector
         self._nodes = itertools.count(1)
         self._namings: list[_Naming] = []
         self.root = _Folder(next(self._nodes))
@@ -128,10 +125,6 @@ class SimulatedDisk:
             raise ValueError(f"{call!r} is none of {', '.join(CALLS)}")
         self._faults[call] = (nth, error, for_good)
 
-    def lose_write(self, nth: int = 1) -> None:
-        """Have the n-th sync of a file lose one sector of what it says to have written."""
-        self._lost = nth
-
     def evict(self) -> None:
         """Programs see no more what a failed sync has lost."""
         with self.lock:
@@ -141,56 +134,21 @@ class SimulatedDisk:
 
     def crash(self, rng: random.Random | None = None) -> SimulatedDisk:
         """-> a disk with what this one may hold after a power cut. This one is not changed."""
-        rng = rng or self.rng
+        return self._image(rng or self.rng, cut=True)
+
+    def clone(self) -> SimulatedDisk:
+        """A disk with what programs see on this one, all of it synced."""
+        return self._image(self.rng, cut=False)
+
+    def _image(self, rng: random.Random, *, cut: bool) -> SimulatedDisk:
         with self.lock:
             image = SimulatedDisk(rng.getrandbits(32), capacity=self.capacity, evicts=self.evicts,
                                   torn=self.torn)  # fmt: skip
             made: dict[int, _Node] = {}
-            namings = self._landed_namings(rng)
+            namings = self._landed_namings(rng) if cut else None
             image._copy(self.root, image.root, namings, rng, made)
             image._nodes = itertools.count(max(made, default=1) + 1)
             return image
-
-    def damage(self, path: str, kind: str, rng: random.Random) -> str | None:
-        """Change a sector of a file behind everybody's back -> what was done; None: cannot be.
-
-        kind   one of DAMAGES: a bit flipped; a sector zeroed, swapped with another of the file,
-               put in another's place, or as it was before it was last overwritten
-        """
-        folder, name = self.find(path)
-        file = folder.entries[name]
-        assert isinstance(file, File)
-        content = file.seen()
-        sectors = range(-(-len(content.data) // SECTOR))
-        if not sectors or (len(sectors) < 2 and kind in ("swap", "double")):
-            return None
-        a, *others = rng.sample(sectors, min(2, len(sectors)))
-        old = bytes(content.data)
-        if kind == "flip":
-            bit = rng.randrange(8 * len(old))
-            content.data[bit >> 3] ^= 1 << (bit & 7)
-            where = f"bit {bit & 7} of byte {bit >> 3}"
-        elif kind == "zero":
-            content.put_sector(a, bytes(SECTOR))
-            where = f"sector {a}"
-        elif kind == "stale":
-            choice = sorted(n for n in file.former if n in sectors)
-            if not choice:
-                return None
-            a = rng.choice(choice)
-            content.put_sector(a, file.former[a])
-            where = f"sector {a}"
-        else:
-            b, first, second = others[0], content.sector(a), content.sector(others[0])
-            content.put_sector(b, first)
-            if kind == "swap":
-                content.put_sector(a, second)
-            where = f"sectors {a}, {b}"
-        if content.data == old:
-            return None
-        file.settle(content, [])
-        file.show(content)
-        return f"{kind} {where} of {path}"
 
     # --- what is there ---
 
@@ -205,16 +163,6 @@ class SimulatedDisk:
         file = folder.entries[name]
         assert isinstance(file, File)
         return bytes(file.durable.data).ljust(file.durable.size, b"\0")
-
-    def clone(self) -> SimulatedDisk:
-        """A disk with what programs see on this one, all of it synced."""
-        with self.lock:
-            image = SimulatedDisk(self.rng.getrandbits(32), capacity=self.capacity,
-                                  evicts=self.evicts, torn=self.torn)  # fmt: skip
-            made: dict[int, _Node] = {}
-            image._copy(self.root, image.root, None, self.rng, made)
-            image._nodes = itertools.count(max(made, default=1) + 1)
-            return image
 
     def find(self, path: str) -> tuple[_Folder, str]:
         """-> the directory that a path is in, and its name there. Raises OSError."""
@@ -273,7 +221,6 @@ class SimulatedDisk:
             if copy is None and isinstance(node, File):
                 content = node.seen() if namings is None else landed(node, rng, self.torn)
                 copy = File(node.number, content, node.mode)
-                copy.former = dict(node.former)
             elif copy is None:
                 copy = _Folder(node.number)
             if isinstance(copy, File):
@@ -323,19 +270,12 @@ class SimulatedDisk:
         try:
             self.begin(Event("sync", path))
         except OSError:
-            file.settle(landed(file, self.rng, self.torn), file.changes)
+            file.settle(landed(file, self.rng, self.torn))
             file.phantom = True
             if self.evicts:
                 file.show(file.durable)
             raise
-        old, content = file.durable, file.seen()
-        written = [p.offset // SECTOR for c in file.changes if c.data for p in c.pieces(SECTOR)]
-        file.settle(content, file.changes)
-        if written and self._lost:
-            self._lost -= 1
-            if not self._lost:
-                lost = self.rng.choice(written)
-                content.put_sector(lost, old.sector(lost))
+        file.settle(file.seen())
 
     def sync_folder(self, folder: _Folder, path: str) -> None:
         try:

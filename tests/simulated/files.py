@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -59,21 +59,12 @@ class Bytes:
         del self.data[size:]
         self.size = size
 
-    def sector(self, number: int) -> bytes:
-        return bytes(self.data[number * SECTOR : (number + 1) * SECTOR]).ljust(SECTOR, b"\0")
-
-    def put_sector(self, number: int, data: bytes) -> None:
-        """The file keeps its size."""
-        size = self.size
-        self.take(Change(number * SECTOR, data[: max(size - number * SECTOR, 0)]))
-
 
 class File:
     """A file, whatever its names.
 
     fd        of the memory that programs see
     durable   what is on the disk, except `changes`, which are not synced
-    former    by sector: what it held before it was last overwritten
     phantom   whether programs see bytes that a failed sync has lost
     locked    how many have it locked, shared; -1: one for itself
     """
@@ -81,7 +72,6 @@ class File:
     def __init__(self, number: int, content: Bytes, mode: int) -> None:
         self.number, self.mode, self.links = number, mode, 0
         self.durable, self.changes = content, list[Change]()
-        self.former: dict[int, bytes] = {}
         self.locked, self.phantom = 0, False
         self.fd = os.memfd_create(f"sim-{number}")
         weakref.finalize(self, os.close, self.fd)
@@ -102,14 +92,8 @@ class File:
             content.take(change)
         return content
 
-    def settle(self, content: Bytes, changes: Sequence[Change]) -> None:
-        """`content` is on the disk now, after these changes."""
-        before = self.durable
-        for change in changes:
-            for piece in change.pieces(SECTOR):
-                number = piece.offset // SECTOR
-                if piece.data is not None and number * SECTOR < len(before.data):
-                    self.former[number] = before.sector(number)
+    def settle(self, content: Bytes) -> None:
+        """`content` is on the disk now."""
         self.durable, self.changes = content, []
 
 

@@ -16,12 +16,14 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 sys.path += [str(Path(__file__).parents[1])]
 
 import pytest
+from constants import shrink
 from damage import (
     EXPECTED,
     SECTOR,
@@ -37,7 +39,6 @@ from damage import (
 from folders import MEMORY
 
 import winkfs
-import winkfs.stores.messagestore.core
 from winkfs.registry import verify
 from winkfs.stores.ledgerq import Queue, Rotation
 from winkfs.stores.ledgerq import create as create_queue
@@ -98,10 +99,28 @@ class Messages(Store):
 
     back = True
     unsure: tuple[str, ...] = ()
+    path: str
+    seed: int
+    turns: tuple[int, ...]
 
     def __init__(self, folder: Path) -> None:
         self.written: list[tuple[str, Any]] = []  # also what was removed at once
         super().__init__(folder)
+
+    def base(self, folder: Path) -> Path:
+        return folder / self.path
+
+    def stages(self) -> Iterator[Callable[[], object]]:
+        rng = random.Random(self.seed)
+        yield self.create
+        for turn in self.turns:
+            yield partial(self.more, rng, turn)
+
+    def create(self) -> None:
+        raise NotImplementedError
+
+    def more(self, rng: random.Random, turn: int) -> None:
+        raise NotImplementedError
 
     def where(self) -> dict[Path, list[tuple[int, int, str]]]:
         return {}
@@ -126,25 +145,20 @@ class Messages(Store):
 
 class QueueStore(Messages):
     unsure = ("metadata.dat",)
+    path, seed, turns = "q", 4, (0, 15, 4, 0, 13)  # messages that are popped
 
     def open(self, folder: Path, mode: str = "r") -> Any:
-        return Queue(folder / "q", mode, rotation=Rotation(messages=10))
+        return Queue(self.base(folder), mode, rotation=Rotation(messages=10))
 
-    def base(self, folder: Path) -> Path:
-        return folder / "q"
+    def create(self) -> None:
+        create_queue(self.base(self.folder))
 
-    def stages(self) -> Iterator[Callable[[], object]]:
-        rng = random.Random(4)
-        yield lambda: create_queue(self.folder / "q")
-        for pops in (0, 15, 4, 0, 13):
-            yield lambda pops=pops: self._more(rng, pops)
-
-    def _more(self, rng: random.Random, pops: int) -> None:
+    def more(self, rng: random.Random, turn: int) -> None:
         with self.open(self.folder, "a") as queue:
             bodies = [rng.randbytes(rng.choice((5, 60, 400))) for _ in range(23)]
             self.written += zip(map(str, queue.push_many(bodies)), bodies, strict=True)
-            if pops:
-                queue.pop_many(pops)
+            if turn:
+                queue.pop_many(turn)
 
     def pairs(self, store: Any, seen: Seen) -> Iterator[tuple[str, Any]]:
         for message in store.messages():
@@ -156,24 +170,20 @@ class QueueStore(Messages):
 
 
 class RingStore(Messages):
+    path, seed, turns = "ring", 5, (0, 12, 5)  # records that are popped
+
     def open(self, folder: Path, mode: str = "r") -> Any:
-        return Ring(folder / "ring", mode)
+        return Ring(self.base(folder), mode)
 
-    def base(self, folder: Path) -> Path:
-        return folder / "ring"
+    def create(self) -> None:
+        create_ring(self.base(self.folder), pages=16)
 
-    def stages(self) -> Iterator[Callable[[], object]]:
-        rng = random.Random(5)
-        yield lambda: create_ring(self.folder / "ring", pages=16)
-        for pops in (0, 12, 5):
-            yield lambda pops=pops: self._more(rng, pops)
-
-    def _more(self, rng: random.Random, pops: int) -> None:
+    def more(self, rng: random.Random, turn: int) -> None:
         with self.open(self.folder, "a") as ring:
             bodies = [rng.randbytes(rng.choice((5, 60, 900))) for _ in range(40)]
             self.written += [(body.hex(), body) for body in bodies]
             ring.push_many(bodies)
-            ring.pop_many(pops)
+            ring.pop_many(turn)
 
     def pairs(self, store: Any, seen: Seen) -> Iterator[tuple[str, Any]]:
         for record in store.records():
@@ -185,23 +195,21 @@ class RingStore(Messages):
 
 
 class MessagesStore(Messages):
-    def open(self, folder: Path, mode: str = "r") -> Any:
-        return MessageStore(os.fspath(folder / "m"), mode)
+    path, seed, turns = "m", 6, (0, 1, 2)
 
-    def base(self, folder: Path) -> Path:
-        return folder / "m"
+    def open(self, folder: Path, mode: str = "r") -> Any:
+        return MessageStore(os.fspath(self.base(folder)), mode)
 
     def stages(self) -> Iterator[Callable[[], object]]:
-        rng = random.Random(6)
-        patch = pytest.MonkeyPatch()
-        patch.setattr(winkfs.stores.messagestore.core, "SEGMENT_BYTES", 3000)
-        yield lambda: create_messages(os.fspath(self.folder / "m"), checksums=True)
-        for number in range(3):
-            yield lambda number=number: self._more(rng, number)
-        patch.undo()
+        with pytest.MonkeyPatch.context() as patch:
+            shrink(patch, "a message store", segment=3000)
+            yield from super().stages()
 
-    def _more(self, rng: random.Random, number: int) -> None:
-        ids = [(100 * number + i).to_bytes(16, "big") for i in range(30)]
+    def create(self) -> None:
+        create_messages(os.fspath(self.base(self.folder)), checksums=True)
+
+    def more(self, rng: random.Random, turn: int) -> None:
+        ids = [(100 * turn + i).to_bytes(16, "big") for i in range(30)]
         with self.open(self.folder, "a") as store:
             bodies = [(id, rng.randbytes(rng.choice((5, 60, 700)))) for id in ids]
             self.written += [(id.hex(), body) for id, body in bodies]
@@ -224,23 +232,19 @@ class MessagesStore(Messages):
 class LogsStore(Messages):
     back = False
 
+    path, seed, turns = "log", 7, (0, 1, 2, 3)
+
     def open(self, folder: Path, mode: str = "r") -> Any:
-        return LogStore(os.fspath(folder / "log"), mode)
+        return LogStore(os.fspath(self.base(folder)), mode)
 
-    def base(self, folder: Path) -> Path:
-        return folder / "log"
+    def create(self) -> None:
+        path = os.fspath(self.base(self.folder))
+        LogStore.create(path, file_size=4096, cutoff=500, save_every=3).close()
 
-    def stages(self) -> Iterator[Callable[[], object]]:
-        rng = random.Random(7)
-        path = os.fspath(self.folder / "log")
-        yield lambda: LogStore.create(path, file_size=4096, cutoff=500, save_every=3).close()
-        for number in range(4):
-            yield lambda number=number: self._more(rng, number)
-
-    def _more(self, rng: random.Random, number: int) -> None:
+    def more(self, rng: random.Random, turn: int) -> None:
         with self.open(self.folder, "a") as store:
             old = list(store.recids())
-            for recid in old[:: 5 - number]:
+            for recid in old[:: 5 - turn]:
                 store.delete(recid)
             store.commit()
             for recid in [recid for recid in old if recid in store][::3]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from simulated.disk import DAMAGES, SimulatedDisk
+from simulated.disk import SimulatedDisk
 from simulated.files import SECTOR
 
 from winkformats.disk.paths import directory_of, locate
@@ -266,36 +266,6 @@ def test_a_full_disk_writes_what_has_room() -> None:
         storage.write(0, [A * 3])
         top(disk).unlink("f")
         storage.write(3 * SECTOR, [A])
-
-
-def test_a_lost_write_keeps_a_sector_of_before(synced: SimulatedDisk) -> None:
-    with top(synced).open("f", "w") as storage:
-        storage.write(0, [B * 4])
-        synced.lose_write()
-        storage.sync()
-        assert storage.read(0, 4 * SECTOR) == B * 4
-    ((content,),) = outcomes(synced, "f")
-    assert content is not None and content.count(A) == 1 and content.count(B) == 3
-
-
-@pytest.mark.parametrize("kind", DAMAGES)
-def test_damage_is_to_one_sector_or_two(kind: str, disk: SimulatedDisk) -> None:
-    before = b"".join(bytes([i]) * SECTOR for i in range(1, 9))
-    put(top(disk), "f", before)
-    with top(disk).open("f", "w") as storage:
-        storage.write(0, [A * 2])
-        storage.sync()
-    top(disk).sync()
-    before = A * 2 + before[2 * SECTOR :]
-    for seed in range(20):
-        image = disk.clone()
-        done = image.damage("f", kind, random.Random(seed))
-        after = get(top(image), "f")
-        assert after is not None and len(after) == len(before)
-        sectors = range(0, len(before), SECTOR)
-        wrong = [i for i in sectors if after[i : i + SECTOR] != before[i : i + SECTOR]]
-        assert (len(wrong) in (1, 2)) == (done is not None)
-        assert image.durable("f") == after
 
 
 def life(disk: SimulatedDisk) -> None:
