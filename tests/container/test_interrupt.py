@@ -38,7 +38,18 @@ TRIES = int(
 )  # lines at which each verb is interrupted, out of all it runs through
 
 
+def some_lines(call: Callable[[], object], seed: str) -> list[int]:
+    """Numbers of lines that a call runs through."""
+    with Interrupter(0) as counter:
+        call()
+    total = counter.lines
+    return sorted(random.Random(seed).sample(range(1, total + 1), min(TRIES, total)))
+
+
 def begin(base: Path, variant: dict[str, bool]) -> tuple[Container, Model]:
+    """In an empty folder."""
+    for path in base.parent.iterdir():
+        path.unlink()
     model = {b"old%d" % i: b"%d" % i * 50 for i in range(10)}
     container = winkfs.create(base, **variant)
     container.put_many(model.items())
@@ -92,14 +103,9 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_an_interrupted_verb_leaves_all_in_order(how: str, verb: str, base: Path) -> None:
     variant = {"classic": how == "classic"}
     container, _ = begin(base, variant)
-    with Interrupter(0) as counter:
-        VERBS[verb][0](container)
+    lines = some_lines(lambda: VERBS[verb][0](container), f"{how} {verb}")
     container.close()
-    dice = random.Random(f"{how} {verb}")
-    total = counter.lines
-    for at in sorted(dice.sample(range(1, total + 1), min(TRIES, total))):
-        for path in base.parent.iterdir():
-            path.unlink()
+    for at in lines:
         container, model = begin(base, variant)
         with Interrupter(at) as interrupter, pytest.raises(KeyboardInterrupt):
             VERBS[verb][0](container)
@@ -128,13 +134,7 @@ def test_an_interrupted_sync_or_close_is_like_a_kill(variant: dict[str, bool], b
 
     container, model = begin(base, variant)
     change(container, model)
-    with Interrupter(0) as counter:
-        container.close()
-    dice = random.Random(str(variant))
-    total = counter.lines
-    for at in sorted(dice.sample(range(1, total + 1), min(TRIES, total))):
-        for path in base.parent.iterdir():
-            path.unlink()
+    for at in some_lines(container.close, str(variant)):
         container, model = begin(base, variant)
         before = dict(model)
         change(container, model)

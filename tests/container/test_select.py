@@ -9,19 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from constants import shrink
-from container_checks import VARIANTS, run
+from catalog_checks import store_of
+from container_checks import VARIANTS, drop, flip, path_of, run
 
 import winkfs
 from winkfs import FileType
 from winkfs.container.catalog import open_catalog
 from winkfs.container.select import columns_at, from_catalog, select
 from winkfs.container.selection import Selection
-from winkfs.container.store import Store
 from winkfs.entry import Entry
 from winkfs.names import matcher, to_bytes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("small_blocks")]
 
 T0 = 1_700_000_000
 NAMES = [
@@ -35,12 +34,6 @@ GLOBS = [
     "a[[]b]c", "a[b]c", "dir1", "*\n*", "caf\udce9*", "*\udca9", "caf?.html", "x", "[!d]*", "*[",
     "dir*/*/x.txt", "*dir1*", "?", "", "di*ir1",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Catalogs of few files have several blocks."""
-    shrink(monkeypatch, "the catalog", block=10)
 
 
 def fill(base: Path, rng: random.Random, **options: bool | int) -> None:
@@ -61,6 +54,16 @@ def change(base: Path) -> None:
         c.put("dir2/new.html", b"new", T0 + 1001)
         if not c.ao:
             c.rename("dir3/page-003.html", "dir2/page-0021.html")
+
+
+def come_to(state: str, base: Path) -> None:
+    """What a catalog may be when files are selected."""
+    if state == "behind":
+        change(base)
+    elif state == "bare":
+        drop(base, ".cat")
+    elif state == "damaged":
+        spoil_block(base, 2)
 
 
 def fit(entries: list[Entry], wanted: Selection) -> list[bytes]:
@@ -111,20 +114,15 @@ def test_selected_are_those_that_a_loop_finds(
     fill(base, rng, **VARIANTS[variant])
     if state != "bare":
         winkfs.reindex(base)
-    if state == "behind":
-        change(base)
-    if state == "bare":
-        Path(f"{base}.cat").unlink(missing_ok=True)
-    if state == "damaged" and not variant.startswith("classic"):
-        spoil_block(base, 2)
+    if state != "damaged" or not variant.startswith("classic"):
+        come_to(state, base)
     with winkfs.open(base) as c:
         files = list(c.scan())
-    store = Store(str(base), writable=False)
-    for wanted in wishes(rng)[every("selections")]:
-        names = fit(files, wanted)
-        for container in (str(base), f"{base}.data", store):
-            assert select(container, wanted).names == names, wanted
-    store.abandon()
+    with store_of(base) as store:
+        for wanted in wishes(rng)[every("selections")]:
+            names = fit(files, wanted)
+            for container in (str(base), f"{base}.data", store):
+                assert select(container, wanted).names == names, wanted
 
 
 def spoil_block(base: Path, number: int) -> None:
@@ -134,18 +132,15 @@ def spoil_block(base: Path, number: int) -> None:
         assert catalog is not None
         pos, length, *_ = catalog.runs[0].parts[number].tolist()
         catalog.close()
-    path = Path(f"{base}.cat")
-    data = bytearray(path.read_bytes())
-    data[pos + length - 1] ^= 1
-    path.write_bytes(data)
+    flip(path_of(base, ".cat"), pos + length - 1)
 
 
 def test_blocks_of_other_times_and_sizes_are_not_read(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as c:
         c.put_many((f"{i:02}", b"x" * i, T0 + i) for i in range(100))
-    spoil_block(base, 4)  # 40 .. 49
-    store = Store(str(base), writable=False)
+    spoil_block(base, 10)  # 40 .. 43
+    damaged = Selection(until=(T0 + 40) * 10**9 + 1)
     for wanted, numbers in (
         (Selection(until=(T0 + 40) * 10**9), range(40)),
         (Selection(since=(T0 + 50) * 10**9, min_size=60), range(60, 100)),
@@ -153,34 +148,28 @@ def test_blocks_of_other_times_and_sizes_are_not_read(tmp_path: Path) -> None:
         (Selection(since=(T0 + 39) * 10**9, until=(T0 + 40) * 10**9), [39]),
         (Selection(min_size=59, max_size=60), [59, 60]),
     ):  # fmt: skip
-        found = from_catalog(store, wanted, None)
+        with store_of(base) as store:
+            found = from_catalog(store, wanted, None)
         assert found is not None
         assert found.names == [b"%02d" % i for i in numbers]
-    damaged = Selection(until=(T0 + 40) * 10**9 + 1)
-    assert from_catalog(store, damaged, None) is None
-    assert select(store, damaged).names == [b"%02d" % i for i in range(41)]
-    store.abandon()
+    with store_of(base) as store:
+        assert from_catalog(store, damaged, None) is None
+        assert select(store, damaged).names == [b"%02d" % i for i in range(41)]
 
 
 @pytest.mark.parametrize("state", ["bare", "current", "behind", "damaged"])
 def test_files_of_positions(state: str, tmp_path: Path) -> None:
     rng, base = random.Random(state), tmp_path / "c"
     fill(base, rng, ao=True)
-    if state == "behind":
-        change(base)
-    if state == "bare":
-        Path(f"{base}.cat").unlink()
-    if state == "damaged":
-        spoil_block(base, 2)
-    store = Store(str(base), writable=False)
-    live = store.index.positions()
-    names = {pos: store.key_at(pos)[:-3] for pos in live.tolist()}
-    for count in (0, 1, 30, len(live)):
-        some = np.sort(rng.sample(live.tolist(), count))
-        rows = columns_at(store, some.astype(np.int64))
-        assert rows.pos.tolist() == some.tolist()
-        assert rows.names == [names[pos] for pos in some.tolist()]
-    store.abandon()
+    come_to(state, base)
+    with store_of(base) as store:
+        live = store.index.positions()
+        names = {pos: store.key_at(pos)[:-3] for pos in live.tolist()}
+        for count in (0, 1, 30, len(live)):
+            some = np.sort(rng.sample(live.tolist(), count))
+            rows = columns_at(store, some.astype(np.int64))
+            assert rows.pos.tolist() == some.tolist()
+            assert rows.names == [names[pos] for pos in some.tolist()]
 
 
 COUNT = """
@@ -217,7 +206,7 @@ def test_a_hundredth_of_the_time_reads_two_percent_of_the_bytes(
     with winkfs.create(base, ao=True, timemp=10) as c:
         c.put_many((f"{i}", content, T0 + i) for i in range(n))
     if not catalog:
-        Path(f"{base}.cat").unlink()
+        drop(base, ".cat")
     whole = int(run(COUNT, base, "0", "0").split()[1])
     if whole < n * len(content):
         pytest.skip("this disk does not count what is read of it")

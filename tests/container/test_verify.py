@@ -11,7 +11,7 @@ from pathlib import Path
 import container_checks
 import oracle_kitchen
 import pytest
-from container_checks import assert_sound, contents, copy_files, path_of
+from container_checks import assert_sound, contents, copy_files, flip, path_of
 from folders import MEMORY
 from oracle_faults import FAULTS
 from oracle_kitchen import Kitchen
@@ -280,16 +280,6 @@ def owners(tree: Tree) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def flip(base: Path, places: list[tuple[int, int]]) -> None:
-    """Change bytes of the data file: (position, xor)."""
-    with path_of(base, ".data").open("r+b") as file:
-        for place, change in places:
-            file.seek(place)
-            byte = file.read(1)[0]
-            file.seek(place)
-            file.write(bytes([byte ^ change]))
-
-
 def places_in(tree: Tree, seed: int, count: int) -> list[tuple[int, int]]:
     """Places all over the entries, more of them where small entries are."""
     dice = random.Random(seed)
@@ -318,7 +308,7 @@ def test_a_flipped_byte_never_gives_wrong_bytes(
     heads = [(e.pos, e.end - len(e.value)) for e in tree.entries if e.key.endswith(b"/I0")]
     for place, change in places_in(tree, seed, 60)[every("data bytes")]:
         copy_files(made, base.parent)
-        flip(base, [(place, change)])
+        flip(path_of(base, ".data"), place, change)
         hit = {name for start, end, name in needed if start <= place < end}
         with winkfs.open(base) as container:
             for name in model.keys() - hit:
@@ -354,7 +344,7 @@ def test_the_error_names_the_damaged_file_and_its_place(part: str, made: Path, b
     end = next(entry.end for entry in tree.entries if entry.pos == pos)
     key = b"folder/file 7/I0" if part == "inode" else b"%x/D" % file.fileid
     place = path_of(base, ".data").read_bytes().index(key, pos, end) + len(key) + 4 + 30
-    flip(base, [(place, 0x10)])
+    flip(path_of(base, ".data"), place, 0x10)
     with winkfs.open(base) as container:
         for way in (
             lambda: container.read("folder/file 7"),
@@ -374,11 +364,12 @@ def test_unpack_gives_every_undamaged_file(made: Path, base: Path) -> None:
     tree = check(made / "c")
     copy_files(made, base.parent)
     damaged = [b"folder/file 3", b"folder/file 20", b"folder/file 33"]
+    raw = path_of(base, ".data").read_bytes()
     for name in damaged:
         file = tree.files[name]
         end = next(entry.end for entry in tree.entries if entry.pos == file.inode_pos)
-        raw = path_of(base, ".data").read_bytes()
-        flip(base, [(raw.index(name, file.inode_pos, end) + len(name) + 3 + 4 + 9, 0x40)])
+        at = raw.index(name, file.inode_pos, end) + len(name) + 3 + 4 + 9
+        flip(path_of(base, ".data"), at, 0x40)
     target = base.parent / "out"
     assert main(["unpack", str(base), str(target)]) == 1
     for name, file in tree.files.items():
@@ -401,7 +392,7 @@ def damage_one(made: Path, base: Path, tree: Tree) -> int:
     copy_files(made, base.parent)
     pos = tree.files[b"folder/file 3"].inode_pos
     place = path_of(base, ".data").read_bytes().index(b"file 3/I0", pos) + 9 + 4 + 9
-    flip(base, [(place, 0x40)])
+    flip(path_of(base, ".data"), place, 0x40)
     return pos
 
 

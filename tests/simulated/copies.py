@@ -64,7 +64,7 @@ class Film:
     def watch(self, _: Event | None = None) -> None:
         before = self.moments[-1].contents if self.moments else {}
         names, contents = dict[str, int](), dict(before)  # files without a name may still be open
-        for path, file in self.life.disk._files():
+        for path, file in self.life.disk.files():
             names[path] = file.number
             contents[file.number] = _content(file, before.get(file.number))
         states = [dict(state) for state in (self.life.acked, *self.life.pending)]

@@ -107,9 +107,9 @@ class SimulatedDisk:
         self.lock = threading.RLock()
         self._faults: dict[str, tuple[int, int, bool]] = {}  # calls to go, errno, for good
         self.failed = 0  # calls that were armed and have failed
-        self._nodes = itertools.count(1)
+        self.nodes = itertools.count(1)
         self._namings: list[_Naming] = []
-        self.root = _Folder(next(self._nodes))
+        self.root = _Folder(next(self.nodes))
         _disks[self.number] = self
 
     # --- faults ---
@@ -128,7 +128,7 @@ class SimulatedDisk:
     def evict(self) -> None:
         """Programs see no more what a failed sync has lost."""
         with self.lock:
-            for _, file in self._files():
+            for _, file in self.files():
                 if file.phantom:
                     file.show(file.seen())
 
@@ -146,8 +146,8 @@ class SimulatedDisk:
                                   torn=self.torn)  # fmt: skip
             made: dict[int, _Node] = {}
             namings = self._landed_namings(rng) if cut else None
-            image._copy(self.root, image.root, namings, rng, made)
-            image._nodes = itertools.count(max(made, default=1) + 1)
+            image.copy_into(self.root, image.root, namings, rng, made)
+            image.nodes = itertools.count(max(made, default=1) + 1)
             return image
 
     # --- what is there ---
@@ -155,7 +155,7 @@ class SimulatedDisk:
     def paths(self) -> list[str]:
         """Of all files that have a name, in order; relative to the disk."""
         with self.lock:
-            return sorted(path for path, _ in self._files())
+            return sorted(path for path, _ in self.files())
 
     def durable(self, path: str) -> bytes:
         """What is on the disk of a file, without what was not synced."""
@@ -177,12 +177,12 @@ class SimulatedDisk:
             folder = entry
         return folder, name
 
-    def _files(self, folder: _Folder | None = None, prefix: str = "") -> Iterator[tuple[str, File]]:
+    def files(self, folder: _Folder | None = None, prefix: str = "") -> Iterator[tuple[str, File]]:
         for name, node in (folder or self.root).entries.items():
             if isinstance(node, File):
                 yield prefix + name, node
             else:
-                yield from self._files(node, f"{prefix}{name}/")
+                yield from self.files(node, f"{prefix}{name}/")
 
     # --- what survives ---
 
@@ -201,7 +201,7 @@ class SimulatedDisk:
                 kept.append(naming)
         return kept
 
-    def _copy(
+    def copy_into(
         self,
         source: _Folder,
         target: _Folder,
@@ -227,7 +227,7 @@ class SimulatedDisk:
                 copy.links += 1
             if isinstance(copy, _Folder) and isinstance(node, _Folder) and node.number not in made:
                 made[node.number] = copy
-                self._copy(node, copy, namings, rng, made)
+                self.copy_into(node, copy, namings, rng, made)
             made[node.number] = copy
             target.entries[name] = target.durable[name] = copy
 
@@ -261,10 +261,10 @@ class SimulatedDisk:
         return naming
 
     def new_file(self) -> File:
-        return File(next(self._nodes), Bytes(), 0o644)
+        return File(next(self.nodes), Bytes(), 0o644)
 
     def new_folder(self) -> _Folder:
-        return _Folder(next(self._nodes))
+        return _Folder(next(self.nodes))
 
     def sync_file(self, file: File, path: str) -> None:
         try:
@@ -319,14 +319,14 @@ class SimulatedDisk:
     def fill(self, room: int | None) -> None:
         """Leave so many bytes for files to grow; None: any number."""
         with self.lock:
-            used = sum(os.fstat(file.fd).st_size for _, file in self._files())
+            used = sum(os.fstat(file.fd).st_size for _, file in self.files())
             self.capacity = None if room is None else used + room
 
     def room(self, file: File, size: int) -> int:
         """-> bytes up to which a file may grow, at most `size`."""
         if self.capacity is None:
             return size
-        used = sum(os.fstat(other.fd).st_size for _, other in self._files() if other is not file)
+        used = sum(os.fstat(other.fd).st_size for _, other in self.files() if other is not file)
         return max(min(size, self.capacity - used), os.fstat(file.fd).st_size)
 
 
