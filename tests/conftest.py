@@ -30,7 +30,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Files whose tests run on both paths, compiled and in Python: see `winkformats.native`.
 BOTH = {"test_hashing", "test_entry", "test_kvscan", "test_table", "test_container_read",
-        "test_cut_short", "test_three_answers"}  # fmt: skip
+        "test_cut_short", "test_damaged_names", "test_three_answers"}  # fmt: skip
 
 # name -> (number in the suite, number with --soak, what it counts)
 AMOUNTS = {

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import container_checks
 import datasets
 import pytest
 from commands import Run, one_line
@@ -18,7 +19,6 @@ from container_checks import path_of
 from mounting import mounted
 
 import winkfs
-from winkformats import native
 from winkformats.errors import CorruptError
 from winkfs.dataset.manifest import create
 
@@ -39,12 +39,6 @@ ASKED: dict[str, Callable[[Any], object]] = {
     "scan": lambda c: list(c.scan()),
     "scan of a prefix": lambda c: list(c.scan(prefix="d/f4")),
 }
-
-
-@pytest.fixture(params=["compiled", "python"], autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setattr(native, "code", None)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +62,8 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 
 def flip(file: Path, bit: int) -> None:
     """`bit` from the start of the key of NAME, its length before that."""
-    data = bytearray(file.read_bytes())
-    at = data.index(f"{NAME}/I0".encode())
-    data[at + bit // 8] ^= 1 << bit % 8
-    file.write_bytes(data)
+    at = file.read_bytes().index(f"{NAME}/I0".encode())
+    container_checks.flip(file, at + bit // 8, 1 << bit % 8)
 
 
 def data_of(folder: Path, kind: str) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import test_full_disk
+from container_checks import files_of
 from test_full_disk import Disk
 
 import winkfs
@@ -20,9 +21,13 @@ from winkfs.dataset.transaction import begin
 full_disk = test_full_disk.disk  # a fixture
 
 
-def files(root: str) -> dict[str, bytes]:
-    with winkfs.open(root) as opened:
-        return {entry.name: entry.read() for entry in opened.scan()}
+def some_tree(folder: Path) -> Path:
+    """Eight files that no codec makes smaller."""
+    tree = folder / "tree"
+    tree.mkdir()
+    for n in range(8):
+        (tree / f"{n}").write_bytes(os.urandom(100_000))
+    return tree
 
 
 def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: Disk) -> None:
@@ -40,31 +45,28 @@ def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: Disk) -> None:
         opened.put("new", b"2" * 50_000)
         assert opened.sync() == 2
     expected = {f"{n}": b"1" for n in range(150, 200)} | {"new": b"2" * 50_000}
-    assert files(root) == expected
+    assert files_of(root) == expected
     assert winkfs.verify(root).problems == []
 
 
 def test_compaction_and_pack_leave_the_data_set_as_it_was(full_disk: Disk, tmp_path: Path) -> None:
-    root = create(full_disk.folder / "ds").root
-    tree = tmp_path / "tree"
-    tree.mkdir()
+    root, tree = create(full_disk.folder / "ds").root, some_tree(tmp_path)
     for n in range(8):
-        (tree / f"{n}").write_bytes(os.urandom(100_000))
         with winkfs.open(root, "a") as opened:
             opened.put(f"old{n}", os.urandom(100_000))
-    before = files(root)
+    before = files_of(root)
     full_disk.fill(500_000)
     with pytest.raises(OSError, match="No space"):
         compact(root)
     with pytest.raises(OSError, match="No space"):
         pack_shards(tree, root, 3, update=True)
     assert os.listdir(f"{root}/_pending") == []
-    assert files(root) == before
+    assert files_of(root) == before
     full_disk.make_room()
     assert compact(root).removed == 8
     vacuum(root, older_than=0)
     pack_shards(tree, root, 3, update=True)
-    assert len(files(root)) == 16
+    assert len(files_of(root)) == 16
     assert winkfs.verify(root).problems == []
 
 
@@ -73,10 +75,7 @@ def test_compaction_and_pack_leave_the_data_set_as_it_was(full_disk: Disk, tmp_p
 def test_a_pack_that_fails_leaves_no_empty_data_set(
     full_disk: Disk, tmp_path: Path, kind: str, there: bool
 ) -> None:
-    tree, root = tmp_path / "tree", full_disk.folder / "ds"
-    tree.mkdir()
-    for n in range(8):
-        (tree / f"{n}").write_bytes(os.urandom(100_000))
+    tree, root = some_tree(tmp_path), full_disk.folder / "ds"
     if there:
         root.mkdir()
     source = tree
@@ -92,7 +91,7 @@ def test_a_pack_that_fails_leaves_no_empty_data_set(
         assert not there or os.listdir(root) == []
         full_disk.make_room()
     pack_shards(source, root, 3)
-    assert len(files(str(root))) >= 8
+    assert len(files_of(root)) >= 8
 
 
 def test_a_failed_pack_leaves_a_data_set_with_another_job_alone(
@@ -110,4 +109,4 @@ def test_a_failed_pack_leaves_a_data_set_with_another_job_alone(
     with pytest.raises(OSError, match="no more"):
         pack_shards(tmp_path / "tree", root, 3)
     assert begun[0].commit([]) == 1
-    assert files(root) == {}
+    assert files_of(root) == {}

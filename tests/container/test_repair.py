@@ -18,7 +18,6 @@ from oracle_read import check
 from seam import CHANGES, disk_calls, once
 
 import winkfs
-from winkformats import native
 from winkformats.disk import paths
 from winkformats.errors import CorruptError, FormatError
 from winkfs import Refusal
@@ -354,14 +353,12 @@ def with_filler(base: Path, name: str, **options: Any) -> Files:
     return files
 
 
-@pytest.mark.parametrize("native_path", [True, False])
+@pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
 @pytest.mark.parametrize("name", ["f4", "two"])
 @pytest.mark.parametrize("variant", ["plain", "ao"])
 def test_zeros_of_an_older_repair_are_reported(
-    variant: str, name: str, native_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variant: str, name: str, which_path: None, tmp_path: Path
 ) -> None:
-    if not native_path:
-        monkeypatch.setattr(native, "code", None)
     base = tmp_path / "c"
     files = with_filler(base, name, **VARIANTS[variant])
     for mode in ("r", "a"):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-from folders import MEMORY
-from lost_files import KINDS, WRONG, States
+from lost_files import KINDS, WRONG, run
 
 pytestmark = pytest.mark.slow
 STATES = 1540  # of each kind: 20,020
@@ -19,9 +16,6 @@ STATES = 1540  # of each kind: 20,020
 def test_nothing_is_missing_or_as_before_without_a_report(
     kind: str, every: Callable[[str], slice]
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        states = States(kind, Path(folder))
-        for number in range(STATES)[every("lost files")]:
-            states.run(number)
+    states = run(kind, range(STATES)[every("lost files")])
     print(dict(states.count))
     assert not any(states.count[what] for what in WRONG), states.failures

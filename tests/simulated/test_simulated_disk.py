@@ -12,7 +12,7 @@ from simulated.disk import SimulatedDisk
 from simulated.files import SECTOR
 
 from winkformats.disk.paths import directory_of, locate
-from winkformats.disk.storage import Directory, FileType, replacing
+from winkformats.disk.storage import Directory, FileType, Storage, replacing
 
 A, B = b"A" * SECTOR, b"B" * SECTOR
 FEW = 50  # power cuts of each of many disks
@@ -66,12 +66,33 @@ def test_what_is_synced_survives_every_cut(synced: SimulatedDisk) -> None:
     assert outcomes(synced, "f") == {(A * 4,)}
 
 
-def test_writes_that_are_not_synced_survive_in_any_subset(synced: SimulatedDisk) -> None:
+UNSYNCED: dict[str, tuple[Callable[[Storage], object], set[bytes]]] = {
+    "two writes": (
+        lambda f: (f.write(0, [B]), f.write(SECTOR, [B])),
+        {A * 4, B + A * 3, A + B + A * 2, B * 2 + A * 2},
+    ),
+    "a new size, with or without its bytes": (
+        lambda f: f.write(4 * SECTOR, [B]),
+        {A * 4, A * 4 + bytes(SECTOR), A * 4 + B},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", UNSYNCED)
+def test_changes_that_are_not_synced_survive_in_any_subset(
+    what: str, synced: SimulatedDisk
+) -> None:
+    change, wanted = UNSYNCED[what]
     with top(synced).open("f", "w") as storage:
-        storage.write(0, [B])
-        storage.write(SECTOR, [B])
-    found = {content for (content,) in outcomes(synced, "f")}
-    assert {A * 4, B + A * 3, A + B + A * 2, B * 2 + A * 2} <= found
+        change(storage)
+    found = {content for (content,) in outcomes(synced, "f") if content is not None}
+    assert wanted <= found
+
+
+def test_a_truncation_may_be_lost(synced: SimulatedDisk) -> None:
+    with top(synced).open("f", "w") as storage:
+        storage.truncate(SECTOR)
+    assert outcomes(synced, "f") == {(A * 4,), (A,)}
 
 
 def test_a_write_is_torn_where_a_sector_ends(synced: SimulatedDisk) -> None:
@@ -90,19 +111,6 @@ def test_a_write_is_torn_at_any_byte_where_asked() -> None:
     with top(disk).open("f", "w") as storage:
         storage.write(0, [B])
     assert len(outcomes(disk, "f")) > 20
-
-
-def test_a_new_size_may_be_there_without_its_bytes(synced: SimulatedDisk) -> None:
-    with top(synced).open("f", "w") as storage:
-        storage.write(4 * SECTOR, [B])
-    found = {content for (content,) in outcomes(synced, "f")}
-    assert {A * 4, A * 4 + bytes(SECTOR), A * 4 + B} <= found
-
-
-def test_a_truncation_may_be_lost(synced: SimulatedDisk) -> None:
-    with top(synced).open("f", "w") as storage:
-        storage.truncate(SECTOR)
-    assert outcomes(synced, "f") == {(A * 4,), (A,)}
 
 
 def test_a_name_that_is_not_synced_may_vanish(disk: SimulatedDisk) -> None:
