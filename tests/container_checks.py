@@ -16,6 +16,8 @@ from folders import MEMORY
 from oracle_read import Tree, check
 
 import winkfs
+from winkformats.disk.posix import FileStorage
+from winkformats.kv.superblock import Superblock, read_superblock
 from winkfs import Container, Row
 
 ROOT = Path(__file__).parents[1]
@@ -112,6 +114,11 @@ def drop(base: Path, *suffixes: str) -> None:
     """Remove derived files, as far as they are there: without suffixes, all of them."""
     for suffix in suffixes or (".idx", ".cat", ".time"):
         path_of(base, suffix).unlink(missing_ok=True)
+
+
+def superblock_of(path: Path | str) -> Superblock:
+    with FileStorage(path) as storage:
+        return read_superblock(storage)
 
 
 def copy_files(folder: Path, to: Path) -> None:

@@ -59,15 +59,6 @@ def test_lock_that_is_another_name_of_a_file_is_refused(base: Path, victim: Path
     assert victim.read_bytes() == b"secret"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
-def test_lock_made_by_root_is_the_owners(base: Path) -> None:
-    Path(f"{base}.lock").unlink()
-    os.chown(f"{base}.data", 12_345, 23_456)
-    winkfs.open(base, "a").close()
-    found = Path(f"{base}.lock").stat()
-    assert (found.st_uid, found.st_gid) == (12_345, 23_456)
-
-
 @pytest.mark.parametrize("suffix", [".idx", ".cat"])
 def test_temporary_file_that_is_a_symbolic_link_is_not_followed(
     base: Path, victim: Path, suffix: str
@@ -251,9 +242,11 @@ def test_derived_files_have_the_mode_of_the_data_file(base: Path, umask: int) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
-def test_derived_files_have_the_owner_of_the_data_file(base: Path) -> None:
+def test_the_lock_and_derived_files_have_the_owner_of_the_data_file(base: Path) -> None:
+    Path(f"{base}.lock").unlink()
     os.chown(f"{base}.data", 12_345, 23_456)
+    winkfs.open(base, "a").close()
     winkfs.reindex(base)
-    for suffix in (".idx", ".cat"):
+    for suffix in (".lock", ".idx", ".cat"):
         found = Path(f"{base}{suffix}").stat()
         assert (found.st_uid, found.st_gid) == (12_345, 23_456), suffix

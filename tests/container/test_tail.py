@@ -18,7 +18,7 @@ import container_checks
 import pytest
 from catalog_checks import assert_catalog, check_catalog, store_of
 from constants import leave_tails, shrink
-from container_checks import assert_sound, contents, copy_files, patch, path_of
+from container_checks import assert_sound, contents, copy_files, patch, path_of, superblock_of
 from oracle_read import check
 from seam import disk_calls, once, refusing
 
@@ -56,8 +56,8 @@ def made(base: Path, **variant: bool) -> Model:
 
 def tail_of(base: Path, suffix: str = ".idx") -> int:
     """Bytes of the data file that a derived file does not cover."""
-    with FileStorage(path_of(base, suffix)) as derived, FileStorage(path_of(base, ".data")) as data:
-        return read_superblock(data)["FILESIZE"] - read_superblock(derived)["DATAEND"]
+    covered = superblock_of(path_of(base, suffix))["DATAEND"]
+    return superblock_of(path_of(base, ".data"))["FILESIZE"] - covered
 
 
 @contextmanager
@@ -148,8 +148,7 @@ def test_the_counters_are_exact_though_the_index_is_behind(base: Path) -> None:
     assert tail_of(base) > 0
     counted = []
     for _ in range(2):
-        with FileStorage(path_of(base, ".data")) as storage:
-            block = read_superblock(storage)
+        block = superblock_of(path_of(base, ".data"))
         names = ("ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ", "NEXTFID", "SYNCSIZE", "FILESIZE")
         counted.append([block[name] for name in names])
         winkfs.reindex(base)
@@ -267,8 +266,7 @@ def test_marks_of_a_pack_are_kept_and_a_new_one_is_written(base: Path) -> None:
 @pytest.mark.usefixtures("few")
 def test_the_next_writer_sets_delflags_lost_in_a_power_cut(base: Path) -> None:
     model = made(base)
-    with FileStorage(path_of(base, ".data")) as storage:
-        end = read_superblock(storage)["FILESIZE"]
+    end = superblock_of(path_of(base, ".data"))["FILESIZE"]
     old = path_of(base, ".data").read_bytes()[:end]
     change(base, model)
     now = path_of(base, ".data").read_bytes()

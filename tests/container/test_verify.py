@@ -270,6 +270,12 @@ def made(request: pytest.FixtureRequest) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.fixture(scope="module")
+def tree(made: Path) -> Tree:
+    """What it holds, for the oracle."""
+    return check(made / "c")
+
+
 def owners(tree: Tree) -> list[tuple[int, int, bytes]]:
     """(start, end, file) of every entry that a live file needs."""
     by_pos = {entry.pos: entry for entry in tree.entries}
@@ -295,13 +301,12 @@ def places_in(tree: Tree, seed: int, count: int) -> list[tuple[int, int]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_byte_never_gives_wrong_bytes(
-    seed: int, made: Path, base: Path, every: Callable[[str], slice]
+    seed: int, made: Path, tree: Tree, base: Path, every: Callable[[str], slice]
 ) -> None:
     """What the flip did not hit is all there; what it hit raises, or is gone by its flag or name.
 
     Classic entries have no checksum: there a flip in content or in a name goes unseen.
     """
-    tree = check(made / "c")
     model = {name: file.content for name, file in tree.files.items()}
     checked = tree.superblock.get("KVCKSUM", 0) == 1
     needed, starts = owners(tree), {entry.pos for entry in tree.entries}
@@ -334,8 +339,9 @@ def test_a_flipped_byte_never_gives_wrong_bytes(
 
 
 @pytest.mark.parametrize("part", ["inode", "data"])
-def test_the_error_names_the_damaged_file_and_its_place(part: str, made: Path, base: Path) -> None:
-    tree = check(made / "c")
+def test_the_error_names_the_damaged_file_and_its_place(
+    part: str, made: Path, tree: Tree, base: Path
+) -> None:
     if part == "data" and not tree.superblock.get("KVCKSUM", 0):
         pytest.skip("classic data has no checksum")
     copy_files(made, base.parent)
@@ -360,8 +366,7 @@ def test_the_error_names_the_damaged_file_and_its_place(part: str, made: Path, b
     assert any(f"at byte {pos}" in problem for problem in problems(base))
 
 
-def test_unpack_gives_every_undamaged_file(made: Path, base: Path) -> None:
-    tree = check(made / "c")
+def test_unpack_gives_every_undamaged_file(made: Path, tree: Tree, base: Path) -> None:
     copy_files(made, base.parent)
     damaged = [b"folder/file 3", b"folder/file 20", b"folder/file 33"]
     raw = path_of(base, ".data").read_bytes()
@@ -387,7 +392,7 @@ def test_unpack_gives_every_undamaged_file(made: Path, base: Path) -> None:
             list(container.scan())
 
 
-def damage_one(made: Path, base: Path, tree: Tree) -> int:
+def damage_one(made: Path, tree: Tree, base: Path) -> int:
     """A copy with a bit of the inode of "folder/file 3" flipped -> the position of its entry."""
     copy_files(made, base.parent)
     pos = tree.files[b"folder/file 3"].inode_pos
@@ -396,11 +401,12 @@ def damage_one(made: Path, base: Path, tree: Tree) -> int:
     return pos
 
 
-def test_a_writer_beside_damage_leaves_the_rest_in_order(made: Path, base: Path) -> None:
+def test_a_writer_beside_damage_leaves_the_rest_in_order(
+    made: Path, tree: Tree, base: Path
+) -> None:
     """Changing other files works, and the damage stays where it is, and named."""
-    tree = check(made / "c")
     model = {name: file.content for name, file in tree.files.items()}
-    pos = damage_one(made, base, tree)
+    pos = damage_one(made, tree, base)
     del model[b"folder/file 3"]
     with winkfs.open(base, "a") as container:
         container.put("new", b"1")
@@ -419,10 +425,9 @@ def test_a_writer_beside_damage_leaves_the_rest_in_order(made: Path, base: Path)
 
 
 @pytest.mark.parametrize("suffix", [".idx", ".time"])
-def test_damage_and_a_lost_index(suffix: str, made: Path, base: Path) -> None:
+def test_damage_and_a_lost_index(suffix: str, made: Path, tree: Tree, base: Path) -> None:
     """Without its index a container is read through: what is whole is found."""
-    tree = check(made / "c")
-    pos = damage_one(made, base, tree)
+    pos = damage_one(made, tree, base)
     path_of(base, suffix).unlink(missing_ok=True)
     with winkfs.open(base) as container:
         for name, found in tree.files.items():
@@ -432,9 +437,8 @@ def test_damage_and_a_lost_index(suffix: str, made: Path, base: Path) -> None:
             assert any(f"at byte {pos}" in note for note in container.notes)
 
 
-def test_a_data_file_cut_short(made: Path, base: Path) -> None:
+def test_a_data_file_cut_short(made: Path, tree: Tree, base: Path) -> None:
     """A reader has the intact part and says so; a writer refuses."""
-    tree = check(made / "c")
     raw = path_of(made / "c", ".data").read_bytes()
     needed = owners(tree)
     dice = random.Random(1)

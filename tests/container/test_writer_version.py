@@ -4,14 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from container_checks import superblock_of
 
 import winkfs
-from winkformats.disk.posix import FileStorage
 from winkformats.kv.superblock import (
     MAX_VARIABLES,
     WRITER,
-    Superblock,
-    read_superblock,
     text_value,
     value_text,
 )
@@ -22,13 +20,8 @@ from winkfs.container.repair import repair
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def block_of(path) -> Superblock:
-    with FileStorage(path) as storage:
-        return read_superblock(storage)
-
-
 def writer_of(path) -> str | None:
-    block = block_of(path)
+    block = superblock_of(path)
     return value_text(block[WRITER]) if WRITER in block else None
 
 
@@ -102,7 +95,7 @@ def test_it_gives_way_to_what_a_reader_needs(tmp_path):
     repair(base, apply=True)
     with winkfs.open(base, "a") as c:
         c.put("b", b"content")
-    block = block_of(f"{base}.data")
+    block = superblock_of(f"{base}.data")
     assert {"COLUMNS", "CUTID", "INCHAIN"} <= block.keys()
     assert len(block) <= MAX_VARIABLES
     assert not winkfs.verify(base).problems
@@ -111,4 +104,4 @@ def test_it_gives_way_to_what_a_reader_needs(tmp_path):
 def test_it_is_shown_as_text(tmp_path):
     with winkfs.create(tmp_path / "c") as c:
         c.put("a", b"content")
-    assert block_of(tmp_path / "c.data").record()[WRITER] == VERSION
+    assert superblock_of(tmp_path / "c.data").record()[WRITER] == VERSION

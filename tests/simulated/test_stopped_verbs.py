@@ -94,6 +94,20 @@ def same_or_absent(image: State, before: State, after: State) -> bool:
     return all(value in (before.get(name), after.get(name), None) for name, value in image.items())
 
 
+def or_nothing(
+    state: Callable[..., State], *errors: type[Exception], **options: str
+) -> Callable[[Path], State]:
+    """The same; nothing where that cannot be read."""
+
+    def found(folder: Path) -> State:
+        try:
+            return state(folder, **options)
+        except errors:
+            return {}
+
+    return found
+
+
 # --- containers -----------------------------------------------------------------------------------
 
 
@@ -144,14 +158,6 @@ def make_damaged(folder: Path, dice: random.Random) -> None:
     if dice.random() < 0.3:
         (folder / "c.cat").unlink(missing_ok=True)
     (folder / "c.data").write_bytes(data)
-
-
-def damaged_state(folder: Path) -> State:
-    """As far as there is a superblock."""
-    try:
-        return container_state(folder)
-    except FormatError:
-        return {}
 
 
 def make_unsynced(folder: Path, dice: random.Random) -> None:
@@ -231,8 +237,8 @@ def make_dataset(folder: Path, dice: random.Random) -> None:
         winkfs.reindex(root)
 
 
-def dataset_state(folder: Path) -> State:
-    with winkfs.open(folder / "ds") as d:
+def dataset_state(folder: Path, name: str = "ds") -> State:
+    with winkfs.open(folder / name) as d:
         return {entry.name: entry.read() for entry in d.scan()}
 
 
@@ -307,14 +313,6 @@ def make_source(folder: Path, dice: random.Random) -> None:
         compact(folder / "c")
 
 
-def backed_up_state(folder: Path) -> State:
-    """Of the backup, as far as there is one."""
-    if not (folder / "b.data").exists():
-        return {}
-    with winkfs.open(folder / "b") as c:
-        return {name: c.read(name) for name in c.names()}
-
-
 def make_dataset_source(folder: Path, dice: random.Random) -> None:
     make_dataset(folder, dice)
     if dice.random() < 0.7:
@@ -322,14 +320,6 @@ def make_dataset_source(folder: Path, dice: random.Random) -> None:
     datasets.add(folder / "ds", {"0/d/f03": b"replaced", "new": dice.randbytes(400)})
     if dice.random() < 0.3:
         compaction.compact(folder / "ds", everything=True)
-
-
-def backed_up_dataset(folder: Path) -> State:
-    try:
-        with winkfs.open(folder / "b") as d:
-            return {entry.name: entry.read() for entry in d.scan()}
-    except NoSuchFile:
-        return {}
 
 
 # --- stores ---------------------------------------------------------------------------------------
@@ -384,23 +374,13 @@ def run_create(folder: Path) -> None:
             c.put("a", b"1", mtime=1)
 
 
-def created_state(folder: Path) -> State:
-    try:
-        return container_state(folder)
-    except NoSuchFile:
-        return {}
-
-
 def run_ring(folder: Path) -> None:
     create_ring(folder / "ring", pages=8, exist_ok=True)
 
 
 def ring_state(folder: Path) -> State:
-    try:
-        with Ring(folder / "ring") as ring:
-            return {"pages": ring.settings.page_count, "records": len(list(ring.records()))}
-    except (NoSuchFile, FormatError):
-        return {}
+    with Ring(folder / "ring") as ring:
+        return {"pages": ring.settings.page_count, "records": len(list(ring.records()))}
 
 
 def make_log(folder: Path, dice: random.Random) -> None:
@@ -453,11 +433,11 @@ def compact_messages(folder: Path) -> None:
 
 
 VERBS: dict[str, Verb] = {
-    "create": Verb(lambda *_: None, run_create, created_state),
+    "create": Verb(lambda *_: None, run_create, or_nothing(container_state, NoSuchFile)),
     "repair": Verb(
         make_damaged,
         lambda folder: repair(folder / "c", apply=True),
-        damaged_state,
+        or_nothing(container_state, FormatError),  # as far as there is a superblock
         during=same_or_absent,
     ),
     "compact": Verb(make_container, lambda folder: compact(folder / "c"), container_state),
@@ -494,12 +474,15 @@ VERBS: dict[str, Verb] = {
         make_underived, lambda folder: winkfs.reindex(folder / "ds"), dataset_state, ("ds",)
     ),
     "backup": Verb(
-        make_source, lambda folder: backup(folder / "c", folder / "b"), backed_up_state, ("c", "b")
+        make_source,
+        lambda folder: backup(folder / "c", folder / "b"),
+        or_nothing(container_state, NoSuchFile, name="b"),
+        ("c", "b"),
     ),
     "backup of a data set": Verb(
         make_dataset_source,
         lambda folder: backup(folder / "ds", folder / "b"),
-        backed_up_dataset,
+        or_nothing(dataset_state, NoSuchFile, name="b"),
         ("ds", "b"),
     ),
     "vacuum": Verb(make_rewritten, run_vacuum, dataset_state, ("ds",)),
@@ -511,7 +494,9 @@ VERBS: dict[str, Verb] = {
     "queue dlq --requeue, shared": Verb(
         make_letters, lambda folder: requeue(folder, shared=True), queue_state, ("q", "q.dlq")
     ),
-    "ring create": Verb(lambda *_: None, run_ring, ring_state, ("ring",)),
+    "ring create": Verb(
+        lambda *_: None, run_ring, or_nothing(ring_state, NoSuchFile, FormatError), ("ring",)
+    ),
     "store compact, log": Verb(make_log, compact_log, log_state, ("log",)),
     "store compact, messages": Verb(make_messages, compact_messages, message_state, ("m",)),
     "store migrate": Verb(
@@ -570,10 +555,7 @@ def check_stops(name: str, seed: int, folder: Path, which: slice, verified: int 
     whole.mkdir()
     (folder / "images").mkdir()
     verb.make(whole, random.Random(seed))
-    try:
-        before = verb.state(whole)
-    except FormatError:
-        before = {}
+    before = or_nothing(verb.state, FormatError)(whole)
     counts = images_of(verb, whole, folder / "images", which)
     after = verb.state(whole)
     assert sound(whole, verb.paths) == []
@@ -630,10 +612,7 @@ def test_a_verb_that_was_killed_is_run_again(
     whole.mkdir()
     verb.make(whole, random.Random(seed))
     shutil.copytree(whole, done)
-    try:
-        before = verb.state(done)
-    except FormatError:
-        before = {}
+    before = or_nothing(verb.state, FormatError)(done)
     verb.run(done)
     after, dice, killed = verb.state(done), random.Random(seed), 0
     shutil.copytree(whole, tmp_path / "counted")
