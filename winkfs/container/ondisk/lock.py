@@ -48,13 +48,12 @@ class WriterLock:
         name = self._name + SUFFIX
         there = self._directory.info(name)
         if there is None:
-            model = None
-            with contextlib.suppress(OSError):  # the data file may not be there yet
-                model = self._directory.open(self._name + ".data")
-            with contextlib.suppress(FileExistsError):  # another writer was faster
-                self._directory.create_new(name, like=model).close()
-            if model is not None:
-                model.close()
+            with contextlib.ExitStack() as opened:
+                model = None
+                with contextlib.suppress(OSError):  # the data file may not be there yet
+                    model = opened.enter_context(self._directory.open(self._name + ".data"))
+                with contextlib.suppress(FileExistsError):  # another writer was faster
+                    self._directory.create_new(name, like=model).close()
             there = self._directory.info(name)
         if there is not None and not _is_plain(there):
             what = f"BASE.lock is a {there.kind.value} with {there.links} names: remove it"
