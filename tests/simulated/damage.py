@@ -348,6 +348,10 @@ class OpenOrder:
         rows = np.stack(self.order.read(where)).T.tolist()
         return {f"{where.part}:{where.start + i}": tuple(row) for i, row in enumerate(rows)}
 
+    def parts(self, size: int) -> Iterator[dict[str, tuple[int, ...]]]:
+        for where in self.order.ranges(size):
+            yield self.read(where)
+
     def close(self) -> None:
         """It holds nothing open."""
 
@@ -395,8 +399,8 @@ class OrderStore(Store):
 
     def read_all(self) -> Iterator[tuple[str, Any]]:
         order = self.open(self.folder)
-        for where in order.order.ranges(self.RANGE):
-            yield from order.read(where).items()
+        for part in order.parts(self.RANGE):
+            yield from part.items()
 
     def look_at(self, store: Any, seen: Seen) -> None:
         for part in range(2):
@@ -407,7 +411,7 @@ class OrderStore(Store):
                     seen.found |= store.read(where)
                 except EXPECTED as error:
                     seen.errors |= dict.fromkeys(names, error)
-        seen.take(map(store.read, store.order.ranges(self.RANGE)))
+        seen.take(store.parts(self.RANGE))
 
     def where(self) -> dict[Path, list[tuple[int, int, str]]]:
         found = {}
