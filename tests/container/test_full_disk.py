@@ -144,7 +144,7 @@ def test_put_until_the_disk_is_full(life: Filled) -> None:
     assert life.shown() == model
     assert check(life.base, clean=False).files.keys() == model.keys()
     assert_no_leftovers(life.disk)
-    life.opens()
+    life.disk.make_room()
     with winkfs.open(life.base, "a") as again:
         again.put("again", b"1")
         assert contents(again) == model | {b"again": b"1"}
