@@ -242,7 +242,7 @@ def test_derived_files_have_the_mode_of_the_data_file(base: Path, umask: int) ->
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
-def test_the_lock_and_derived_files_have_the_owner_of_the_data_file(base: Path) -> None:
+def test_derived_files_have_the_owner_of_the_data_file(base: Path) -> None:
     Path(f"{base}.lock").unlink()
     os.chown(f"{base}.data", 12_345, 23_456)
     winkfs.open(base, "a").close()
