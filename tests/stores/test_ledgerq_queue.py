@@ -49,9 +49,6 @@ from winkfs.stores.ledgerq import (
     files,
     is_queue,
 )
-from winkfs.stores.ledgerq import queue as queues
-from winkfs.stores.ledgerq import state as states
-from winkfs.stores.ledgerq import tail as tails
 from winkfs.stores.ledgerq.aio import AsyncQueue
 from winkfs.stores.ledgerq.records import repair, verify
 
@@ -128,8 +125,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (queues, states, tails):
-        monkeypatch.setattr(module, "time", made)
+    for module in ("queue", "state", "tail"):
+        monkeypatch.setattr(f"winkfs.stores.ledgerq.{module}.time", made)
     return made
 
 

@@ -14,16 +14,14 @@ import pytest
 
 import winkfs
 from winkfs.errors import FormatError
+from winkfs.stores import ledgerq, messagestore, ringpage
 from winkfs.stores.ledgerq import Queue, Rotation
-from winkfs.stores.ledgerq import create as create_queue
 from winkfs.stores.ledgerq.records import repair
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.logstore.records import salvage as salvage_log
 from winkfs.stores.messagestore import MessageStore
-from winkfs.stores.messagestore import create as create_messages
 from winkfs.stores.messagestore.records import salvage as salvage_messages
 from winkfs.stores.ringpage import Ring
-from winkfs.stores.ringpage import create as create_ring
 
 pytestmark = pytest.mark.in_memory
 IDS = [bytes([number]) * 16 for number in range(8)]
@@ -38,7 +36,7 @@ def make_log(path: str) -> None:
 
 
 def make_queue(path: str) -> None:
-    create_queue(path)
+    ledgerq.create(path)
     with Queue(path, "a", rotation=Rotation(messages=4), retries=9) as queue:
         queue.push_many([b"x" * 50] * 10)
         assert queue.pop(visible=1000) and queue.push_once(b"y", "key", window=1000)
@@ -46,14 +44,14 @@ def make_queue(path: str) -> None:
 
 
 def make_messages(path: str) -> None:
-    create_messages(path)
+    messagestore.create(path)
     with MessageStore(path, "a") as store:
         store.write_many([(id, id * 20) for id in IDS])
 
 
 def make_ring(path: str) -> None:
     os.mkdir(path)
-    create_ring(f"{path}/ring", pages=4)
+    ringpage.create(f"{path}/ring", pages=4)
     with Ring(f"{path}/ring", "a") as ring:
         ring.push(b"x" * 1000)
 
@@ -120,7 +118,7 @@ VERBS: dict[str, dict[str, Verb]] = {
     "ring": {
         "open": lambda path: look(f"{path}/ring"),
         "verify": lambda path: winkfs.verify(f"{path}/ring"), "change": change_ring,
-        "create": lambda path: create_ring(f"{path}/other", pages=2),
+        "create": lambda path: ringpage.create(f"{path}/other", pages=2),
     },
 }  # fmt: skip
 MAKE: dict[str, Verb] = {

@@ -14,12 +14,11 @@ import winkfs
 from winkformats.errors import CorruptError
 from winkformats.logstore import datafiles
 from winkfs.errors import Refusal
+from winkfs.stores import ledgerq, ringpage
 from winkfs.stores.ledgerq import Queue, Rotation
-from winkfs.stores.ledgerq import create as create_queue
 from winkfs.stores.logstore import LogStore
 from winkfs.stores.logstore.log import Log
 from winkfs.stores.ringpage import Ring
-from winkfs.stores.ringpage import create as create_ring
 
 pytestmark = pytest.mark.in_memory
 WHICH = {
@@ -126,7 +125,7 @@ def test_a_list_with_a_row_that_is_not_whole_is_of_no_use() -> None:
 def queue(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, int]:
     """A path, and how many messages are consumed."""
     path = str(tmp_path / "q")
-    create_queue(path)
+    ledgerq.create(path)
     with Queue(path, "a", rotation=Rotation(messages=10)) as made:
         made.push_many([b"x" * 20] * 45)
         made.pop_many(request.param)
@@ -211,7 +210,7 @@ def test_messages_that_a_segment_was_cut_by_are_reported(
 @pytest.mark.parametrize("edge", [True, False])
 def test_pages_that_are_cut_off_are_reported(looped: bool, edge: bool, tmp_path: Path) -> None:
     path = tmp_path / "ring"
-    create_ring(path, pages=8)
+    ringpage.create(path, pages=8)
     with Ring(path, "a") as ring:
         ring.push_many([b"x" * 900] * (90 if looped else 20))
     size = path.stat().st_size

@@ -17,13 +17,11 @@ from threaded import threads_change_often as threads_change_often  # a fixture
 import winkfs
 import winkfs.dataset
 from winkfs.errors import NoSuchFile
+from winkfs.stores import ledgerq, messagestore, ringpage
 from winkfs.stores.ledgerq import Queue, Rotation
-from winkfs.stores.ledgerq import create as create_queue
 from winkfs.stores.logstore import Conflict, LogStore, Snapshot, Transaction
 from winkfs.stores.messagestore import MessageStore
-from winkfs.stores.messagestore import create as create_messages
 from winkfs.stores.ringpage import Ring
-from winkfs.stores.ringpage import create as create_ring
 
 pytestmark = pytest.mark.usefixtures("threads_change_often")
 SECONDS = 1.0
@@ -96,7 +94,7 @@ class Messages(Owner[MessageStore]):
 def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Life.small(monkeypatch)
     path, compacted = str(tmp_path / "s"), list[int]()
-    create_messages(path)
+    messagestore.create(path)
     with MessageStore(path, "a", sync="interval", interval=0.01) as store:
         owners = [Messages(store, me) for me in THREADS]
         compaction = again_and_again(lambda: compacted.append(store.compact().files))
@@ -311,7 +309,7 @@ class Pushers(Owner[Queue]):
 
 def test_a_queue(tmp_path: Path) -> None:
     path = str(tmp_path / "q")
-    create_queue(path)
+    ledgerq.create(path)
     with Queue(path, "a", sync="none", rotation=Rotation(100_000, 200)) as queue:
         owners = [Pushers(queue, me) for me in THREADS]
         model = run_owners(owners, SECONDS)
@@ -365,7 +363,7 @@ class RingPushers(Owner[Ring]):
 
 def test_a_ring(tmp_path: Path) -> None:
     path = str(tmp_path / "ring")
-    create_ring(path, pages=200)
+    ringpage.create(path, pages=200)
     with Ring(path, "a", memory=16 << 10) as ring:
         owners = [RingPushers(ring, me) for me in THREADS]
         for owner in owners:
