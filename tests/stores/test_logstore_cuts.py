@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from logstore_lives import SMALL, Life, State, content
 from simulated.disk import Event, SimulatedDisk
-from store_kinds import looking
 
 import winkfs
 from winkformats.disk.paths import directory_of
@@ -160,26 +159,6 @@ def test_a_full_disk_leaves_nothing_half(room: int) -> None:
     for image in (disk, disk.crash()):
         directory_of(f"{image.path}/s").unlink(index.NAME)  # all is read
         shows(image, before)
-
-
-def test_a_transaction_in_several_files_is_whole_or_not_there() -> None:
-    disk, images = SimulatedDisk(3), list[SimulatedDisk]()
-    store = make(disk)
-    store.put(b"before")
-    store.commit()
-    with looking(disk, lambda _: images.append(disk.crash())):
-        store.put_many([b"x" * 80] * 30)
-        store.commit()
-    store.close()
-    assert len(numbers(disk)) > 4
-    for image in images:
-        with again(image) as store:
-            assert len(content(store)) in (1, 31)
-            store.put(b"behind")
-            store.commit()
-            count = len(content(store))
-        with again(image) as store:
-            assert len(content(store)) == count
 
 
 def test_numbers_and_generations_wrap_around_many_times() -> None:

@@ -78,22 +78,6 @@ def test_only_full_pages_go_to_the_disk_and_only_as_necessary(path: str) -> None
         assert ring.pop_many(99) == bodies(45) + bodies(10)
 
 
-def test_order_is_kept_between_disk_and_memory(tmp_path: Path) -> None:
-    path, rng, model = tmp_path / "ring", random.Random(3), deque[bytes]()
-    create(path, pages=50)
-    with Ring(path, "a", memory=5000) as ring:
-        for n in range(3000):
-            if rng.random() < 0.51:
-                body = b"%d" % n * rng.randint(0, 99)
-                ring.push(body)
-                model.append(body)
-            else:
-                assert ring.pop() == (model.popleft() if model else None)
-            assert len(ring) == len(model)
-        assert ring.stats()["overwritten"] == 0
-        assert ring.pop_many(9999) == list(model)
-
-
 def test_a_record_popped_from_memory_is_not_finished_on_disk(path: str) -> None:
     with Ring(path, "a", memory=4096) as ring:
         ring.push_many([b"a" * 3000, b"b" * 3000, b"c" * 3000])  # b is on both
