@@ -44,7 +44,7 @@ WALKS = {
 }
 # What binds tests to the inside of the product: it has to be moved with it.
 INSIDES = {
-    "private attributes of others": 67,
+    "private attributes of others": 62,
     "constants that are shrunk": 58,
 }
 PAGE = (house.ROOT / "docs/architecture.md").read_text()
