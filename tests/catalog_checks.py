@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import winkfs
+from winkformats.disk.posix import FileStorage
 from winkfs.container.catalog import open_catalog
-from winkfs.container.ondisk.catalog import Catalog
+from winkfs.container.ondisk.catalog import Catalog, CatalogWriter
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.select import Query, rows_now
 from winkfs.container.store import Store
-from winkfs.container.table import ASK, MODE_AT, SPECIAL
+from winkfs.container.table import ASK, MODE_AT, SPECIAL, FileTable
 from winkfs.entry import FileType
 from winkfs.units import nearest_ns
 
@@ -75,6 +76,30 @@ def assert_catalog(store: Store, catalog: Catalog, names: Iterable[bytes]) -> No
             name for name, pos in places.items() if store.inode_at(pos)[1].ftype == FileType.DIR
         }
         assert catalog.clashes == clashes_of(wanted) - len(directories & above(wanted))
+
+
+def save_catalog(base: Path) -> None:
+    """Have a writer bring BASE.cat up to date."""
+    with winkfs.open(base, "a") as container:
+        container.save_catalog()
+
+
+def rows_of_catalog(base: Path) -> tuple[FileTable, int, int]:
+    """Return the rows of BASE.cat, what it covers of the data file, and its clashes."""
+    with store_of(base) as store, open_catalog(store) as catalog:
+        (rows,) = catalog.rows(list(store.schema))
+        return rows, catalog.covered, catalog.clashes
+
+
+def write_catalog(base: Path, rows: FileTable, end: int, clashes: int) -> None:
+    """Write BASE.cat with one run of these rows, right or wrong."""
+    with store_of(base) as store, FileStorage(f"{base}.cat", "w") as storage:
+        storage.truncate(0)
+        writer = CatalogWriter.create(
+            storage, {"CONTID": store.settings.contid}, dict(store.schema)
+        )
+        writer.write_run([rows])
+        writer.finish(end, 0, clashes)
 
 
 def check_catalog(base: Path, names: set[bytes]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import winkfs
 from winkfs import Container, FileType, Row
+from winkfs.container.ondisk.inode import FRAME, Extent, Inode
 
 WORDS = b"the quick brown fox jumps over lazy dogs and <p class='text'> some </p> markup".split()
 MTIME = 1_700_000_000
@@ -79,6 +80,21 @@ PUTS: dict[str, Callable[[Container, dict[str, bytes]], Any]] = {
 def make(base: Path, files: dict[str, bytes], way: str = "put_many", **options: Any) -> None:
     with winkfs.create(base, **{"compress": "zstd", **options}) as c:
         PUTS[way](c, files)
+
+
+def forge(base: Path, frame: bytes, size: int, skip: int = FRAME) -> None:
+    """A container with documents "a" and "f", whose size is said to be that of a frame."""
+    make(base, {"a": document(1)})
+    with winkfs.open(base, "a") as c:
+        store = c.store
+        fileid = store.new_fileid()
+        pos = store.kv.append(b"%x/D0" % fileid, frame)
+        inode = Inode(fileid, size, FileType.FILE, 1, [Extent(pos, skip, size)])
+        value = inode.encode(store.settings.form, store.settings.isz)
+        at = store.kv.append(b"f/I0", value)
+        store.itotsz += len(value)
+        store.dtotsz += size
+        store.index.assign(b"f/I0", at, new=True)
 
 
 def frames_of(c: Container, name: str) -> list[int]:

@@ -30,7 +30,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Files whose tests run on both paths, compiled and in Python: see `winkformats.native`.
 BOTH = {"test_hashing", "test_entry", "test_kvscan", "test_table", "test_container_read",
-        "test_cut_short", "test_damaged_names", "test_three_answers"}  # fmt: skip
+        "test_cut_short", "test_cut_versions", "test_damaged_names",
+        "test_three_answers"}  # fmt: skip
 
 # name -> (number in the suite, number with --soak, what it counts)
 AMOUNTS = {
@@ -136,7 +137,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.module.__name__.rpartition(".")[2] in BOTH:
-        metafunc.fixturenames.append("which_path")
+        metafunc.fixturenames.insert(0, "which_path")  # what other fixtures make is made on it
         metafunc.parametrize("which_path", ["compiled", "python"], indirect=True)
 
 

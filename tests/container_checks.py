@@ -6,7 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,12 @@ def append(c: Container, name: Any, data: Any) -> None:
     c.append(name, data)
 
 
-PUTS: dict[str, Callable[[Container, Any, bytes], object]] = {
-    "put": lambda c, name, data: c.put(name, data),
+# The container, a name and its content; for some of them also what `put` has besides.
+PUTS: dict[str, Callable[..., object]] = {
+    "put": lambda c, name, data, **more: c.put(name, data, **more),
     "put_many": lambda c, name, data: c.put_many([(name, data)]),
-    "put_rows": lambda c, name, data: c.put_rows([Row(name, data)]),
-    "put_file": lambda c, name, data: c.put_file(name, io.BytesIO(data)),
+    "put_rows": lambda c, name, data, **more: c.put_rows([Row(name, data, **more)]),
+    "put_file": lambda c, name, data, **more: c.put_file(name, io.BytesIO(data), **more),
     "append": append,
 }
 
@@ -140,6 +142,35 @@ def files_of(base: Path | str, mode: str = "r") -> dict[str, bytes]:
         return {name: c.read(name) for name in c.names()}
 
 
+def image_of(base: Path) -> Path:
+    """Copy the files of a container as they are now, as a kill leaves them -> the copy."""
+    image = base.with_name("image")
+    image.mkdir()
+    copy_files(base.parent, image)
+    return image / "c"
+
+
+def make(base: Path, files: Mapping[Any, bytes] | Iterable[Any], **options: Any) -> None:
+    """Make a container with these files, by name or as `put_many` takes them."""
+    with winkfs.create(base, **options) as container:
+        container.put_many(files.items() if isinstance(files, Mapping) else files)
+
+
+def read(base: Path, name: str | bytes) -> bytes:
+    """Return the content of a file to a new reader."""
+    with winkfs.open(base) as container:
+        return container.read(name)
+
+
+def change_superblock(base: Path, change: Callable[[Superblock], object]) -> None:
+    """Change both superblocks of BASE.data, whose checksums are right then."""
+    path = path_of(base, ".data")
+    data = path.read_bytes()
+    block = Superblock.decode(data[:8192], file="c")
+    change(block)
+    path.write_bytes(b"".join(block.images()) + data[8192:])
+
+
 def contents(container: Container) -> dict[bytes, bytes]:
     """All files, asked for in every way there is; the ways must agree."""
     names = list(container.names())
@@ -176,14 +207,36 @@ def one_line(error: BaseException, *parts: str) -> None:
         assert part in text, text
 
 
+@contextmanager
+def refused(
+    kind: type[BaseException] | tuple[type[BaseException], ...],
+    *parts: str,
+    code: int | None = None,
+    match: str | None = None,
+) -> Iterator[None]:
+    """Fail unless the block raises such an error, with this errno and a message of one line.
+
+    parts   texts that the line has
+    """
+    with pytest.raises(kind, match=match) as caught:
+        yield
+    one_line(caught.value, *parts)
+    assert code is None or getattr(caught.value, "errno", None) == code
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a program that imports winkfs and what tests share."""
+    paths = os.pathsep.join(str(ROOT / part) for part in (".", "formats", "mount", "tests"))
+    return os.environ | {"PYTHONPATH": paths}
+
+
 def child(code: str, *arguments: str | Path) -> subprocess.Popen[bytes]:
     """A Python process with winkfs, its stdin and stdout piped."""
-    paths = os.pathsep.join(str(ROOT / part) for part in (".", "formats", "mount", "tests"))
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": paths},
+        env=environment(),
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 
+from winkfs import Container
+
 Handle = TypeVar("Handle")
 OWN = 12  # names of each thread
 
@@ -140,6 +142,45 @@ class FileOwner(Owner[Handle]):
         assert sorted(self.handle.names(mine + "*")) == sorted(self.model)
         found = {entry.name: entry.read() for entry in self.handle.scan(prefix=mine)}
         assert found == self.model
+
+
+class ContainerOwner(FileOwner[Container]):
+    """Of files that a container has at first. It also appends to them, and writes into them."""
+
+    def __init__(self, container: Container, me: int) -> None:
+        super().__init__(container, me)
+        self.model = dict.fromkeys(self.names, b"old")
+
+    def verbs(self) -> list[Callable[[], object]]:
+        return [self.put, self.put_many, self.append, self.write, self.rename, self.delete]
+
+    def append(self) -> None:
+        name = self.two()[0]
+        if name in self.model:
+            more = self.content()
+            self.handle.append(name, more)
+            self.model[name] += more
+
+    def write(self) -> None:
+        name, data = self.two()[0], b"%d" % self.turn
+        if name in self.model:
+            self.handle.write(name, 1, data)
+            old = self.model[name]
+            self.model[name] = old[:1] + data + old[1 + len(data) :]
+
+    def look_at(self, name: str, after: str) -> None:
+        super().look_at(name, after)
+        if name in self.model:
+            want = self.model[name]
+            assert self.handle.read(name, 1, 5) == want[1:6], after
+            with self.handle.open_file(name) as file:
+                assert file.read() == want, after
+
+    def look_at_all(self) -> None:
+        super().look_at_all()
+        mine = f"{self.me}/"
+        assert list(self.handle.names(mine + "*")) == sorted(self.model)
+        assert set(self.handle.listdir(mine)) == {name[len(mine) :] for name in self.model}
 
 
 def run_owners(

@@ -7,7 +7,7 @@ import random
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -43,6 +43,13 @@ def make_tree(root: Path) -> Path:
         times = (NS - i * 10**9, NS - i * 10**9)
         os.utime(path, ns=times, follow_symlinks=False)
     return root
+
+
+def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files below a folder."""
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
 
 
 @pytest.fixture

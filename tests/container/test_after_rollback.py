@@ -24,6 +24,20 @@ pytestmark = [
 MADE = ".data", ".idx", ".cat", ".time"
 
 
+def begin(base: Path, *, ao: bool = False) -> bytes:
+    """-> its second superblock."""
+    with winkfs.create(base, ao=ao) as c:
+        c.put_many((f"a{i:02}", b"a" * 50, 50) for i in range(20))
+    return base.with_suffix(".data").read_bytes()[4096:8192]
+
+
+def put_half_back(base: Path, half: bytes) -> None:
+    """As if a sync was killed before its last step."""
+    with base.with_suffix(".data").open("r+b") as file:
+        file.seek(4096)
+        file.write(half)
+
+
 def put(base: Path, names: str, count: int) -> None:
     """Files of one size each, and a tombstone as the last entry: it is the same each time."""
     with winkfs.open(base, "a") as c:
@@ -56,19 +70,15 @@ def go_back(request: pytest.FixtureRequest) -> Callable[[Path], None]:
 def make(folder: Path, go_back: Callable[[Path], None], *, ao: bool = False) -> Path:
     """Old derived files in `old`, and a container that went on behind them."""
     base = folder / "c"
-    with winkfs.create(base, ao=ao) as c:
-        c.put_many((f"a{i:02}", b"a" * 50, 50) for i in range(20))
+    half = begin(base, ao=ao)
     shutil.copy(folder / "c.data", folder / "c.data.earlier")
-    half = (folder / "c.data").read_bytes()[4096:8192]
     put(base, "x", 10)
     winkfs.reindex(base)
     (folder / "old").mkdir()
     for suffix in MADE:
         if base.with_suffix(suffix).exists():
             shutil.copy(base.with_suffix(suffix), folder / "old")
-    with (folder / "c.data").open("r+b") as file:  # as if the sync was killed before its last step
-        file.seek(4096)
-        file.write(half)
+    put_half_back(base, half)
     go_back(base)
     put(base, "y", 10)
     put(base, "z", 10)
@@ -122,15 +132,10 @@ def test_a_backup_of_before_is_copied_anew(tmp_path: Path) -> None:
         assert {n: c.read(n) for n in c.names()} == {n: original.read(n) for n in original.names()}
 
 
-def test_an_open_reader_notices_a_rollback_covered_by_growth(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    with winkfs.create(base) as c:
-        c.put_many((f"a{i:02}", b"a" * 50, 50) for i in range(20))
-    half = (tmp_path / "c.data").read_bytes()[4096:8192]
+def test_an_open_reader_notices_a_rollback_covered_by_growth(tmp_path: Path, base: Path) -> None:
+    half = begin(base)
     put(base, "x", 10)
-    with (tmp_path / "c.data").open("r+b") as file:
-        file.seek(4096)
-        file.write(half)
+    put_half_back(base, half)
     with winkfs.open(base) as reader:
         assert reader.read("x01")
         rollback(base, previous=True)

@@ -77,13 +77,13 @@ def test_columns_are_the_same_bytes_as_one_by_one(
     assert found[0] == found[1]
 
 
-def test_names_that_are_there_and_come_twice(tmp_path: Path) -> None:
-    with winkfs.create(tmp_path / "c") as container:
+def test_names_that_are_there_and_come_twice(base: Path) -> None:
+    with winkfs.create(base) as container:
         container.put("a", b"old")
         container.put_many([("a", b""), *((f"n{i}", b"") for i in range(100)), ("n7", b"")])
         container.put_many([("n8", b"now"), ("n9", b"")])
         assert container.read("a") == container.read("n7") == container.read("n9") == b""
         assert container.read("n8") == b"now"
-    assert not verify(tmp_path / "c").problems
-    with winkfs.open(tmp_path / "c") as container:
+    assert not verify(base).problems
+    with winkfs.open(base) as container:
         assert sum(1 for _ in container.scan()) == 101

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from container_checks import short_way as short_way  # a fixture
+from container_checks import make
 
 import winkfs
 from winkformats import native
@@ -46,8 +46,11 @@ def calls(monkeypatch):
     return counted
 
 
-def on(path, monkeypatch):
-    monkeypatch.setattr(native, "code", path)
+def both(monkeypatch):
+    """On one path, then on the other."""
+    for path in (None, CODE):
+        monkeypatch.setattr(native, "code", path)
+        yield "compiled" if path else "python"
 
 
 def names_and_contents(count, seed=1):
@@ -97,9 +100,8 @@ def still(monkeypatch):
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_write_the_same_files(kind, tmp_path, still, monkeypatch):
     written = []
-    for path in (None, CODE):
-        on(path, monkeypatch)
-        folder = tmp_path / str(path is None)
+    for path in both(monkeypatch):
+        folder = tmp_path / path
         folder.mkdir()
         fill(folder / "c", kind)
         written.append(files_of(folder))
@@ -116,11 +118,9 @@ def files_of(folder):
 @pytest.mark.parametrize("size", [1, 500, 4_000, 70_000, 1 << 20])
 def test_both_write_the_same_of_any_size(size, tmp_path, still, monkeypatch):
     written = []
-    for path in (None, CODE):
-        on(path, monkeypatch)
-        base = tmp_path / f"c{path is None}"
-        with winkfs.create(base) as c:
-            c.put_many((f"{i}", bytes([i]) * (size + i % 3)) for i in range(6))
+    for path in both(monkeypatch):
+        base = tmp_path / f"c{path}"
+        make(base, {f"{i}": bytes([i]) * (size + i % 3) for i in range(6)})
         written.append(base.with_name(base.name + ".data").read_bytes())
     assert written[0] == written[1]
 
@@ -129,13 +129,12 @@ def test_both_refuse_the_same(tmp_path, monkeypatch):
     wrong = [("", b"1"), ("a\0b", b"1"), (b"a\0", b"1"), ("x" * 65_001, b""), (5, b"1"), ("a", 5),
              ("a", "text"), ("a",), "ab", ("a", b"1", 2, {}, 3), (b"", b"1"), None]  # fmt: skip
     said = []
-    for path in (None, CODE):
-        on(path, monkeypatch)
-        with winkfs.create(tmp_path / f"c{path is None}") as c:
+    for path in both(monkeypatch):
+        with winkfs.create(tmp_path / f"c{path}") as c:
             for item in wrong:
                 with pytest.raises((ValueError, TypeError, OSError)) as caught:
                     c.put_many([("before", b"0"), item, ("after", b"1")])
-                text = str(caught.value).replace(str(tmp_path / f"c{path is None}"), "")
+                text = str(caught.value).replace(str(tmp_path / f"c{path}"), "")
                 said.append((type(caught.value), text, sorted(c.names())))
                 c.delete("before")
     assert said[: len(wrong)] == said[len(wrong) :]
@@ -173,17 +172,13 @@ def answers(base: Path, names):
 
 
 def assert_same(base, names, monkeypatch):
-    said = []
-    for path in (None, CODE):
-        on(path, monkeypatch)
-        said.append(answers(base, names))
+    said = [answers(base, names) for _ in both(monkeypatch)]
     assert said[0] == said[1]
     return said[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_give_the_same_answers(kind, tmp_path, monkeypatch):
-    base = tmp_path / "c"
+def test_both_give_the_same_answers(kind, base, monkeypatch):
     names = [*fill(base, kind), "a", "late", "none", b"\xff\xfe", "\udcff\udcfe", "r3", "x" * 400]
     said = assert_same(base, names, monkeypatch)
     assert sum(type(answer) is bytes for answer in said) > 600
@@ -191,11 +186,9 @@ def test_both_give_the_same_answers(kind, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_way")
-def test_both_paths_report_the_same_damage(tmp_path, monkeypatch, every):
+def test_both_paths_report_the_same_damage(base, monkeypatch, every):
     """A flipped bit anywhere in a small data file or its index, and a file cut short anywhere."""
-    base = tmp_path / "c"
-    with winkfs.create(base) as c:
-        c.put_many([("a", b"1"), ("b", b"2" * 30), ("c", b"3" * 300), ("d", b"4")])
+    make(base, {"a": b"1", "b": b"2" * 30, "c": b"3" * 300, "d": b"4"})
     random.seed(5)
     names = ["a", "b", "c", "d", "e"]
     for suffix in (".data", ".idx"):
@@ -211,25 +204,6 @@ def test_both_paths_report_the_same_damage(tmp_path, monkeypatch, every):
             path.write_bytes(data)
             assert_same(base, names, monkeypatch)
         path.write_bytes(whole)
-
-
-def test_both_paths_survive_truncation_of_a_mapped_file(tmp_path, monkeypatch):
-    files = [(f"n{i}", b"x" * 5000) for i in range(50)]
-    for path in (None, CODE):
-        on(path, monkeypatch)
-        base = tmp_path / f"c{path is None}"
-        with winkfs.create(base) as c:
-            c.put_many(files)
-        with winkfs.open(base) as c:
-            assert c.read("n49") == c.read("n49") == files[49][1]
-            assert list(c.get_many(["n1"])) == [files[1][1]]
-            with base.with_name(base.name + ".data").open("r+b") as file:
-                file.truncate(20_000)
-            for _ in range(2):
-                with pytest.raises((winkfs.CorruptError, OSError)):
-                    c.read("n49")
-                with pytest.raises((winkfs.CorruptError, OSError)):
-                    list(c.get_many(["n48", "n49"]))
 
 
 # --- that the compiled path runs, where it should ---
@@ -249,22 +223,9 @@ def test_the_compiled_path_is_the_one_that_runs(tmp_path, calls):
     assert calls["walk"] and calls["hash_at"]
 
 
-def test_what_is_not_plain_is_left_to_the_path_in_python(tmp_path, calls):
-    with winkfs.create(tmp_path / "c", classic=True) as c:
-        c.put_many([("a", b"1"), ("b", b"2")])
-    with winkfs.open(tmp_path / "c") as c:
+def test_what_is_not_plain_is_left_to_the_path_in_python(base, calls):
+    make(base, {"a": b"1", "b": b"2"}, classic=True)
+    with winkfs.open(base) as c:
         assert c.read("a") == b"1"
         assert list(c.get_many(["a", "b"])) == [b"1", b"2"]
     assert not any(calls[what] for what in ("reader", "inodes", "contents", "encode", "walk"))
-
-
-def test_a_reader_keeps_no_descriptor(tmp_path):
-    from openfiles import opened
-
-    with winkfs.create(tmp_path / "c") as c:
-        c.put_many([("a", b"1")])
-    with winkfs.open(tmp_path / "c") as c:
-        for _ in range(3):
-            assert c.read("a") == b"1"
-    del c
-    assert opened(tmp_path) == []

@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import os
 import random
 from bisect import bisect_left
 from contextlib import suppress
@@ -10,17 +9,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from catalog_checks import above, assert_catalog, check_catalog, clashes_of, far_times, store_of
+from catalog_checks import (
+    above,
+    assert_catalog,
+    check_catalog,
+    clashes_of,
+    far_times,
+    rows_of_catalog,
+    save_catalog,
+    store_of,
+    write_catalog,
+)
 from constants import shrink
-from container_checks import VARIANTS, assert_sound, copy_files, path_of
+from container_checks import VARIANTS, assert_sound, image_of, make, patch, path_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupts import Interrupter
 from seam import Call, bytes_read, disk_calls, refusing
+from trees import write_tree
 
 import winkfs
 from winkformats.arrays import text_column, texts_at
-from winkformats.disk import pagecache
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.posix import FileStorage
 from winkformats.kv.superblock import read_superblock
@@ -64,14 +73,8 @@ ODD = [
 ]
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tmp_path / "c"
-
-
 def made(base: Path, names: list[bytes], **variant: bool | int) -> None:
-    with winkfs.create(base, **variant) as container:  # type: ignore[arg-type]
-        container.put_many((name, b"x" * (i % 7)) for i, name in enumerate(names))
+    make(base, ((name, b"x" * (i % 7)) for i, name in enumerate(names)), **variant)
 
 
 def some_names(count: int) -> list[bytes]:
@@ -160,8 +163,7 @@ def patched(base: Path, **variables: int) -> None:
 @pytest.mark.parametrize("change", ["CONTID", "DATAEND", "PURPOSE", "cut", "garbage", "none"])
 def test_a_catalog_that_cannot_be_believed_is_none(change: str, base: Path) -> None:
     made(base, [b"a"])
-    with winkfs.open(base, "a") as container:
-        container.save_catalog()
+    save_catalog(base)
     path = path_of(base, ".cat")
     if change == "cut":
         path.write_bytes(path.read_bytes()[:-1])
@@ -175,8 +177,7 @@ def test_a_catalog_that_cannot_be_believed_is_none(change: str, base: Path) -> N
         assert open_catalog(store) is None
     problems = winkfs.verify(base).problems
     assert len(problems) == (change == "cut") and all("c.cat" in line for line in problems)
-    with winkfs.open(base, "a") as container:
-        container.save_catalog()
+    save_catalog(base)
     check_catalog(base, {b"a"})
 
 
@@ -184,9 +185,7 @@ def test_an_inode_that_cannot_be_read_is_left_out_and_noted(base: Path) -> None:
     made(base, [b"a", b"b", b"c"])
     with store_of(base) as store:
         pos = store.index.lookup(b"b/I0")
-    with path_of(base, ".data").open("r+b") as file:
-        file.seek(pos + 1)
-        file.write(b"\xff\xff")  # length of the key
+    patch(path_of(base, ".data"), pos + 1, b"\xff\xff")  # length of the key
     with store_of(base) as store:
         with build(store) as catalog:
             assert catalog.names(0, 9) == [b"a", b"c"]
@@ -316,32 +315,25 @@ def clashes_in(base: Path) -> int:
 
 
 def test_directories_with_an_entry_are_no_clashes(base: Path) -> None:
-    with winkfs.create(base) as container:
-        container.mkdir("d")
-        container.put("d/f", b"")
-        container.put("f", b"")
-    winkfs.reindex(base)
-    assert clashes_in(base) == 0
-    with winkfs.open(base, "a") as container:
-        container.put("d", b"now a file")
-        container.put("f/g", b"")
-    winkfs.reindex(base)
-    assert clashes_in(base) == 2
-    assert winkfs.verify(base).problems == []
-    with winkfs.open(base, "a") as container:
-        for name in ("d", "f"):
-            container.put(name, b"", ftype=FileType.DIR)
-    winkfs.reindex(base)
-    assert clashes_in(base) == 0
-    assert winkfs.verify(base).problems == []
+    winkfs.create(base).close()
+    for made_now, clashes in (
+        ({"d": FileType.DIR, "d/f": FileType.FILE, "f": FileType.FILE}, 0),
+        ({"d": FileType.FILE, "f/g": FileType.FILE}, 2),
+        ({"d": FileType.DIR, "f": FileType.DIR}, 0),
+    ):
+        with winkfs.open(base, "a") as container:
+            for name, ftype in made_now.items():
+                container.put(name, b"", ftype=ftype)
+        winkfs.reindex(base)
+        assert clashes_in(base) == clashes
+        assert winkfs.verify(base).problems == []
 
 
 def test_a_current_catalog_is_not_written_again(base: Path) -> None:
     made(base, [b"a"])
     winkfs.reindex(base)
     before = path_of(base, ".cat").read_bytes()
-    with winkfs.open(base, "a") as container:
-        container.save_catalog()
+    save_catalog(base)
     assert path_of(base, ".cat").read_bytes() == before
 
 
@@ -419,49 +411,49 @@ def test_a_rename_without_a_tombstone_is_no_tail_to_go_by(base: Path) -> None:
     check_catalog(base, {b"b", b"z"})
 
 
-def test_a_name_that_only_the_catalog_knew_and_that_went_is_gone(base: Path) -> None:
-    made(base, [b"z"])
-    image = base.with_name("image")
-    image.mkdir()
-    with winkfs.open(base, "a") as container:
-        container.put("a", b"1")
-        container.sync()
-        container.save_catalog()
-        container.delete("a")
-        container.sync()
-        copy_files(base.parent, image)  # as a kill leaves it: the index has nothing of this
-    with winkfs.open(image / "c", "a") as container:
-        container.put("b", b"1")
-    with winkfs.open(image / "c") as container:
-        assert list(container.names()) == ["b", "z"]
-    assert winkfs.verify(image / "c").problems == []
+LIVES = {  # before a kill, and then: the index has nothing of this
+    "only the catalog knew": ("put a, sync, save, delete a, sync", "put b", ["b", "z"]),
+    "again before": ("put a, sync, delete a, sync, put a, sync, save", "delete a", ["z"]),
+    "again before, and renamed": (
+        "put a, sync, delete a, sync, put a, sync, save", "rename a b", ["b", "z"],
+    ),
+    "put again": ("put a, sync, delete a, sync", "put a, sync, save, delete a", ["z"]),
+    "put again, and renamed": (
+        "put a, sync, delete a, sync", "put a, sync, save, rename a b", ["b", "z"],
+    ),
+    "put in bulk": ("put a, sync, delete a, sync", "many a, sync, save, delete a", ["z"]),
+    "put in bulk, and renamed": (
+        "put a, sync, delete a, sync", "many a, sync, save, rename a b", ["b", "z"],
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["delete", "rename"])
-@pytest.mark.parametrize("again", ["before the kill", "put", "put_many"])
-def test_a_name_that_went_came_again_and_went_is_gone(way: str, again: str, base: Path) -> None:
+def live_through(container: winkfs.Container, steps: str) -> None:
+    verbs = {
+        "put": lambda name: container.put(name, b"1"),
+        "many": lambda name: container.put_many([(name, b"1")]),
+        "save": container.save_catalog,
+        "sync": container.sync,
+        "delete": container.delete,
+        "rename": container.rename,
+    }
+    for step in steps.split(", "):
+        verb, *names = step.split()
+        verbs[verb](*names)
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_a_name_that_came_and_went_around_a_kill_is_gone(life: str, base: Path) -> None:
+    before, behind, left = LIVES[life]
     made(base, [b"z"])
-    image = base.with_name("image")
-    image.mkdir()
     with winkfs.open(base, "a") as container:
-        container.put("a", b"1")
-        container.sync()
-        container.delete("a")
-        container.sync()
-        if again == "before the kill":
-            container.put("a", b"2")
-            container.sync()
-            container.save_catalog()
-        copy_files(base.parent, image)
-    with winkfs.open(image / "c", "a") as container:
-        if again != "before the kill":
-            container.put("a", b"3") if again == "put" else container.put_many([("a", b"3")])
-            container.sync()
-            container.save_catalog()
-        container.delete("a") if way == "delete" else container.rename("a", "b")
-    with winkfs.open(image / "c") as container:
-        assert list(container.names()) == (["z"] if way == "delete" else ["b", "z"])
-    assert winkfs.verify(image / "c").problems == []
+        live_through(container, before)
+        image = image_of(base)
+    with winkfs.open(image, "a") as container:
+        live_through(container, behind)
+    with winkfs.open(image) as container:
+        assert list(container.names()) == left
+    assert winkfs.verify(image).problems == []
 
 
 @pytest.mark.parametrize("fault", ["order", "missing", "twice", "number", "clashes", "alien"])
@@ -471,9 +463,7 @@ def test_verify_reports_a_wrong_catalog(fault: str, older: bool, base: Path) -> 
     with winkfs.open(base, "a") as container:
         container.delete("d")
     winkfs.reindex(base)
-    with store_of(base) as store, open_catalog(store) as catalog:
-        (rows,) = catalog.rows()
-        end, clashes, contid = store.kv.end, catalog.clashes, store.settings.contid
+    rows, end, clashes = rows_of_catalog(base)
     if older:
         with winkfs.open(base, "a") as container:
             container.put_many([("c", b"2"), ("e", b"3")])
@@ -485,11 +475,7 @@ def test_verify_reports_a_wrong_catalog(fault: str, older: bool, base: Path) -> 
         numbers[1, CTIME] += 1
     elif fault == "alien":
         names[1] = b"alien"
-    with FileStorage(path_of(base, ".cat"), "w") as storage:
-        storage.truncate(0)
-        writer = CatalogWriter.create(storage, {"CONTID": contid}, {})
-        writer.write_run([FileTable(names, numbers)])
-        writer.finish(end, 0, clashes + (fault == "clashes"))
+    write_catalog(base, FileTable(names, numbers), end, clashes + (fault == "clashes"))
     if fault in ("clashes", "missing") and older:  # of a moment that is no more; c came again
         assert winkfs.verify(base).problems == []
         return
@@ -504,9 +490,7 @@ def test_verify_reports_a_wrong_catalog(fault: str, older: bool, base: Path) -> 
 
 
 def tree_of(folder: Path, names: list[str]) -> Path:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(name.encode())
+    write_tree(folder, {name: name.encode() for name in names})
     return folder
 
 
@@ -687,8 +671,7 @@ def test_runs_are_joined_and_the_last_row_of_a_name_counts(
 def test_files_of_some_time_are_those_of_today(variant: str, base: Path) -> None:
     """Blocks with other mtimes are passed over, but never one that hides an older row."""
     times = {f"{i % 7}/{i:02}": i for i in range(60)}
-    with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]
-        container.put_many((name, b"x", mtime) for name, mtime in times.items())
+    make(base, ((name, b"x", mtime) for name, mtime in times.items()), **VARIANTS[variant])
     winkfs.reindex(base)
     for changed, mtime in (("3/10", 500), ("4/11", 7), ("5/12", -5)):
         with winkfs.open(base, "a") as container:
@@ -790,42 +773,3 @@ def test_texts_are_what_slices_give(data: bytes, spans: list[tuple[int, int]]) -
     at, lengths = np.array(spans, np.int64).reshape(-1, 2).T
     raw = np.frombuffer(whole, np.uint8)
     assert texts_at(raw, at, lengths) == [whole[a : a + n] for a, n in spans]
-
-
-def test_a_listing_keeps_within_its_page_cache_budget(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    count = 200_000
-    with winkfs.create(base) as container:
-        container.put_many((f"{i * 7919 % count:06d}/{i}", b"x") for i in range(count))
-    winkfs.reindex(base)
-    path, size = Path(f"{base}.cat"), Path(f"{base}.cat").stat().st_size
-    assert size > 3 << 20
-    shrink(monkeypatch, "the catalog", cached=64 << 10, dropped=1 << 20)  # whole folios
-    _forget(path)
-    if _resident(path) > size / 2:
-        pytest.skip("files of this file system are in the page cache alone")
-    with winkfs.open(base) as container:
-        assert sum(1 for _ in container.names()) == count
-        half = container.names()
-        assert next(half)
-        del half  # a pass that is given up
-    assert _resident(path) < size / 2
-    path.read_bytes()
-    with winkfs.open(base) as container:
-        assert sum(1 for _ in container.names()) == count
-    assert _resident(path) > 0.9 * size  # what was there stays; the kernel may need some pages
-
-
-def _resident(path: Path) -> int:
-    """Bytes of a file that the page cache holds."""
-    with path.open("rb") as file:
-        absent = pagecache.absent(file.fileno(), path.stat().st_size)
-    assert absent is not None
-    return int((~absent).sum()) * pagecache.PAGE
-
-
-def _forget(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        pagecache.forget(file.fileno(), 0, path.stat().st_size)

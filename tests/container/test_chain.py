@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import shutil
-import warnings
-from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from constants import make_chains
-from container_checks import path_of
+from container_checks import files_of, flip, image_of, path_of, read
 from oracle_read import check
 
 import winkfs
@@ -31,15 +28,8 @@ from winkmount.openfiles import OpenFiles
 from winkmount.source import run_steps
 
 BLOCK = 4096
+OTHERS = {"before": b"1" * 3000, "after": b"2" * 3000}  # beside "file"
 FORM = InodeForm(pairoff=True, ckalgo=2, chains=True)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Damage is warned of, which is not what these tests are about."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def overwritten(base: Path, *, blocks: int = 400, syncs: int = 12, each: int = 30) -> bytearray:
@@ -48,9 +38,9 @@ def overwritten(base: Path, *, blocks: int = 400, syncs: int = 12, each: int = 3
     dice = random.Random(7)
     model = bytearray(dice.randbytes(blocks * BLOCK))
     with winkfs.create(base) as c:
-        c.put("before", b"1" * 3000, mtime=1)
+        c.put("before", OTHERS["before"], mtime=1)
         c.put("file", bytes(model), mtime=1)
-        c.put("after", b"2" * 3000, mtime=1)
+        c.put("after", OTHERS["after"], mtime=1)
         for _ in range(syncs):
             overwrite(c, dice, model, each)
             c.sync()
@@ -69,11 +59,6 @@ def links_of(base: Path, name: str = "file") -> tuple[Link, ...]:
     with winkfs.open(base) as c:
         store = c.store
         return store.inode_at(store.index.lookup(name.encode() + b"/I0"))[1].links
-
-
-def read(base: Path, name: str = "file") -> bytes:
-    with winkfs.open(base) as c:
-        return c.read(name)
 
 
 # --- extents ---
@@ -143,9 +128,9 @@ def test_an_inode_builds_on_one_twice_as_large() -> None:
 # --- what is written ---
 
 
-def test_growth_is_bounded(tmp_path: Path) -> None:
+def test_growth_is_bounded(base: Path) -> None:
     """4 KiB overwrites of a file of 8 MiB, synced after every 50."""
-    dice, base = random.Random(1), tmp_path / "c"
+    dice = random.Random(1)
     with winkfs.create(base) as c:
         c.put("file", bytes(2000 * BLOCK))
         c.sync()
@@ -161,8 +146,8 @@ def test_growth_is_bounded(tmp_path: Path) -> None:
     assert 2 <= len(links_of(base)) <= 8
 
 
-def test_the_extension_comes_with_the_first_file_that_needs_it(tmp_path: Path) -> None:
-    base, dice = tmp_path / "c", random.Random(3)
+def test_the_extension_comes_with_the_first_file_that_needs_it(tmp_path: Path, base: Path) -> None:
+    dice = random.Random(3)
     with winkfs.create(base) as c:
         c.put("file", bytes(400 * BLOCK))
         for _ in range(30):
@@ -178,8 +163,8 @@ def test_the_extension_comes_with_the_first_file_that_needs_it(tmp_path: Path) -
     assert links_of(tmp_path / "d")
 
 
-def test_columns_and_chains_have_room_in_one_sector(tmp_path: Path) -> None:
-    base, dice = tmp_path / "c", random.Random(3)
+def test_columns_and_chains_have_room_in_one_sector(base: Path) -> None:
+    dice = random.Random(3)
     with winkfs.create(base, columns={"n": "int64"}) as c:
         model = bytearray(400 * BLOCK)
         c.put("file", bytes(model), columns={"n": 5})
@@ -201,24 +186,24 @@ def chains(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("variant", [{"ao": True}, {"classic": True}])
-def test_other_variants_have_no_chains(tmp_path: Path, variant: dict[str, bool]) -> None:
-    with winkfs.create(tmp_path / "c", **variant) as c:
+def test_other_variants_have_no_chains(base: Path, variant: dict[str, bool]) -> None:
+    with winkfs.create(base, **variant) as c:
         c.put("file", b"1234", mtime=5)
         c.append("file", b"5")
         c.sync()
         c.put("file", b"again", mtime=6)
-    with winkfs.open(tmp_path / "c") as c:
+    with winkfs.open(base) as c:
         assert "INCHAIN" not in c.superblock
         assert c.read("file") == b"again"
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_life_beside_a_bytearray(
-    tmp_path: Path, seed: int, request: pytest.FixtureRequest
+    base: Path, seed: int, request: pytest.FixtureRequest
 ) -> None:
     if seed % 2:
         request.getfixturevalue("chains")
-    dice, base, name = random.Random(seed), tmp_path / "c", "file"
+    dice, name = random.Random(seed), "file"
     model = bytearray(dice.randbytes(300 * BLOCK))
     c = winkfs.create(base)
     c.put(name, bytes(model))
@@ -261,8 +246,7 @@ def test_a_random_life_beside_a_bytearray(
         assert c.open_file(name).read() == model
 
 
-def test_a_file_that_is_deleted_takes_all_of_its_entries_along(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_a_file_that_is_deleted_takes_all_of_its_entries_along(base: Path) -> None:
     overwritten(base)
     assert links_of(base)
     with winkfs.open(base, "a") as c:
@@ -273,48 +257,44 @@ def test_a_file_that_is_deleted_takes_all_of_its_entries_along(tmp_path: Path) -
     assert compact(base).after < 20_000
 
 
-def test_a_writer_that_was_killed_leaves_delflags_to_the_next(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_a_writer_that_was_killed_leaves_delflags_to_the_next(base: Path) -> None:
     model, dice = overwritten(base), random.Random(4)
     c = winkfs.open(base, "a")
     for _ in range(5):
         overwrite(c, dice, model, 30)
         c.sync()
     c.write("file", 0, b"not synced")
-    for suffix in (".data", ".idx"):
-        shutil.copyfile(path_of(base, suffix), path_of(tmp_path / "killed", suffix))
+    image = image_of(base)
     c.close()
-    winkfs.open(tmp_path / "killed", "a").close()
-    assert read(tmp_path / "killed") == model
-    assert winkfs.verify(tmp_path / "killed").problems == []
-    check(tmp_path / "killed", missing_ok=True)
+    winkfs.open(image, "a").close()
+    assert read(image, "file") == model
+    assert winkfs.verify(image).problems == []
+    check(image, missing_ok=True)
 
 
-def test_spark_reads_it(tmp_path: Path) -> None:
+def test_spark_reads_it(base: Path) -> None:
     """The reader of its partitions, without Spark."""
     pytest.importorskip("pyarrow")
     from winkfs.spark.reading.rows import Contents
 
-    base = tmp_path / "c"
     model = overwritten(base)
+
+    def read_rows() -> tuple[list[bytes | None], dict[int, str]]:
+        with winkfs.open(base) as c, closing(Contents(c.store, 8192, c.store.kv.end)) as contents:
+            values, errors = contents.read(pos, np.array([-1]), np.array([len(model)]))
+            return values.to_pylist(), errors
+
     with winkfs.open(base) as c:
-        store = c.store
-        pos = np.array([store.index.lookup(b"file/I0")])
-        contents = Contents(store, store.kv.start, store.kv.end)
-        values, errors = contents.read(pos, np.array([-1]), np.array([len(model)]))
-        assert (values.to_pylist(), errors) == ([model], {})
-        contents.close()
-    flip(base, middle(base))
-    with winkfs.open(base) as c:
-        contents = Contents(c.store, 8192, c.store.kv.end)
-        values, errors = contents.read(pos, np.array([-1]), np.array([len(model)]))
-        assert values.to_pylist() == [None]
-        assert "bad entry" in errors[0] or "checksum" in errors[0]
-        contents.close()
+        pos = np.array([c.store.index.lookup(b"file/I0")])
+    assert read_rows() == ([model], {})
+    flip(path_of(base, ".data"), middle(base), 0x10)
+    values, errors = read_rows()
+    assert values == [None]
+    assert "bad entry" in errors[0] or "checksum" in errors[0]
 
 
-def test_a_mount_gathers_overwrites_and_syncs_them(tmp_path: Path) -> None:
-    base, dice = tmp_path / "c", random.Random(5)
+def test_a_mount_gathers_overwrites_and_syncs_them(base: Path) -> None:
+    dice = random.Random(5)
     model = overwritten(base, syncs=3)
     source = ContainerSource(winkfs.open(base, "a"))
     id = source.lookup(source.root, b"file").id
@@ -329,7 +309,7 @@ def test_a_mount_gathers_overwrites_and_syncs_them(tmp_path: Path) -> None:
         at = dice.randrange(len(model))
         assert file.read(at, 9000) == model[at : at + 9000]
     source.close()
-    assert read(base) == model
+    assert read(base, "file") == model
     assert links_of(base)
     assert winkfs.verify(base).problems == []
 
@@ -338,16 +318,14 @@ def test_a_mount_gathers_overwrites_and_syncs_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["disk", "name"])
-def test_compact_makes_plain_inodes(tmp_path: Path, order: str) -> None:
-    base = tmp_path / "c"
+def test_compact_makes_plain_inodes(base: Path, order: str) -> None:
     model = overwritten(base)
     said = compact(base, dry_run=True)
     assert compact(base, order=order) == said
     with winkfs.open(base) as c:
         assert "INCHAIN" not in c.superblock
         assert c.superblock["INCOMPAT"] & 64 == 0
-        assert c.read("file") == model
-        assert c.read("before") + c.read("after") == b"1" * 3000 + b"2" * 3000
+    assert files_of(base) == OTHERS | {"file": model}
     assert not links_of(base)
     assert winkfs.verify(base).problems == []
     check(base, missing_ok=True)
@@ -355,8 +333,7 @@ def test_compact_makes_plain_inodes(tmp_path: Path, order: str) -> None:
 
 @pytest.mark.usefixtures("chains")
 @pytest.mark.parametrize("order", ["disk", "name"])
-def test_compact_of_chains_rebuilds_the_catalog(tmp_path: Path, order: str) -> None:
-    base = tmp_path / "c"
+def test_compact_of_chains_rebuilds_the_catalog(base: Path, order: str) -> None:
     with winkfs.create(base) as c:
         c.put("file", b"0123456789")
         for mode in (0o600, 0o640, 0o644):
@@ -367,29 +344,20 @@ def test_compact_of_chains_rebuilds_the_catalog(tmp_path: Path, order: str) -> N
     assert path_of(base, ".cat").exists()
     assert winkfs.verify(base).problems == []
     check(base)
-    assert read(base) == b"0123456789"
+    assert read(base, "file") == b"0123456789"
 
 
-def test_reindex_keeps_them(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_reindex_keeps_them(base: Path) -> None:
     model = overwritten(base)
     before = path_of(base, ".data").read_bytes()
     for suffix in (".idx", ".cat"):
         path_of(base, suffix).unlink(missing_ok=True)
     assert winkfs.reindex(base) == 3
     assert path_of(base, ".data").read_bytes() == before
-    assert read(base) == model
+    assert read(base, "file") == model
 
 
 # --- damage ---
-
-
-def flip(base: Path, at: int) -> None:
-    with path_of(base, ".data").open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 0x10]))
 
 
 def hits(base: Path, every: int) -> list[int]:
@@ -399,15 +367,14 @@ def hits(base: Path, every: int) -> list[int]:
     ]
 
 
-def test_a_flipped_bit_in_a_chain_is_reported(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_a_flipped_bit_in_a_chain_is_reported(base: Path) -> None:
     model = overwritten(base, syncs=20, each=12)
     links = links_of(base)
     assert len(links) >= 3
     places = hits(base, 211)
     assert len(places) > 30
     for at in places:
-        flip(base, at)
+        flip(path_of(base, ".data"), at, 0x10)
         with winkfs.open(base) as c:
             try:
                 assert c.read("file") == model
@@ -415,10 +382,10 @@ def test_a_flipped_bit_in_a_chain_is_reported(tmp_path: Path) -> None:
             except (CorruptError, FileNotFoundError):
                 assert at < links[0].pos + links[0].size
             found, problems = scanned(c)
-            assert found == {"before": b"1" * 3000, "after": b"2" * 3000}
+            assert found == OTHERS
             assert problems
-        flip(base, at)
-    assert read(base) == model
+        flip(path_of(base, ".data"), at, 0x10)
+    assert read(base, "file") == model
 
 
 def scanned(c: Container) -> tuple[dict[str, bytes], list[object]]:
@@ -432,39 +399,32 @@ def scanned(c: Container) -> tuple[dict[str, bytes], list[object]]:
     return found, problems
 
 
-Cure = Callable[[Path], object]
-
-
 def middle(base: Path) -> int:
     """A byte of an inode in the middle of the chain."""
     link = links_of(base)[1]
     return link.pos + link.size // 2
 
 
-def test_verify_reports_a_broken_chain_and_repair_removes_it(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_verify_reports_a_broken_chain_and_repair_removes_it(base: Path) -> None:
     model = overwritten(base)
-    flip(base, middle(base))
+    flip(path_of(base, ".data"), middle(base), 0x10)
     assert winkfs.verify(base).problems
     said = repair(base)
     assert said.lost == ["file"]
     done = repair(base, apply=True)
     assert done.lost == ["file"]
     assert winkfs.verify(base).problems == []
-    with winkfs.open(base) as c:
-        assert sorted(c.names()) == ["after", "before"]
-    with winkfs.open(done.removed) as kept:
-        left = kept.read("files/file")
+    assert files_of(base) == OTHERS
+    left = read(done.removed, "files/file")
     assert len(left) == len(model)
     same = sum(left[at : at + 100] == model[at : at + 100] for at in range(0, len(model), 100))
     assert same >= 100  # what the newest inode says is there
     check(base, missing_ok=True)
 
 
-def test_salvage_uses_the_newest_inodes(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_salvage_uses_the_newest_inodes(tmp_path: Path, base: Path) -> None:
     model = overwritten(base)
-    flip(base, middle(base))
+    flip(path_of(base, ".data"), middle(base), 0x10)
     done = salvage(base, tmp_path / "out")
     assert (done.files, done.partial) == (2, 1)
     left = read(tmp_path / "out", "lost+found/file")
@@ -473,8 +433,7 @@ def test_salvage_uses_the_newest_inodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chains", [True, False])
-def test_lost_superblocks_are_made_anew(tmp_path: Path, chains: bool) -> None:
-    base = tmp_path / "c"
+def test_lost_superblocks_are_made_anew(base: Path, chains: bool) -> None:
     model = overwritten(base, syncs=12 if chains else 0)
     with path_of(base, ".data").open("r+b") as file:
         file.write(bytes(8192))
@@ -486,8 +445,7 @@ def test_lost_superblocks_are_made_anew(tmp_path: Path, chains: bool) -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_rollback_goes_back_to_an_older_chain(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_rollback_goes_back_to_an_older_chain(base: Path) -> None:
     model = overwritten(base)
     before = path_of(base, ".data").read_bytes()
     dice, later = random.Random(11), bytearray(model)
@@ -497,7 +455,7 @@ def test_rollback_goes_back_to_an_older_chain(tmp_path: Path) -> None:
     # The superblocks of before, the entries of after: as where the last sync was never acknowledged
     path_of(base, ".data").write_bytes(before[:8192] + after[8192:])
     rollback(base)
-    assert read(base) == model
+    assert read(base, "file") == model
     assert winkfs.verify(base).problems == []
     check(base, missing_ok=True)
 
@@ -529,9 +487,9 @@ def forged(base: Path, nexti: int, extents: list[Extent], lsize: int, **more: in
 TEN = [Extent(BELOW, 0, 10)]
 
 
-def test_a_made_up_chain_that_is_right_is_read(tmp_path: Path) -> None:
-    forged(tmp_path / "c", 1, [Extent(BELOW, 0, 4), Extent(0, 0, 3), Extent(BELOW, 0, 0)], 7)
-    assert read(tmp_path / "c", "f") == b"0123\0\0\0"
+def test_a_made_up_chain_that_is_right_is_read(base: Path) -> None:
+    forged(base, 1, [Extent(BELOW, 0, 4), Extent(0, 0, 3), Extent(BELOW, 0, 0)], 7)
+    assert read(base, "f") == b"0123\0\0\0"
 
 
 @pytest.mark.parametrize(
@@ -550,25 +508,24 @@ def test_a_made_up_chain_that_is_right_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_chain_is_reported(
-    tmp_path: Path, nexti: int, extents: list[Extent], lsize: int
+    tmp_path: Path, base: Path, nexti: int, extents: list[Extent], lsize: int
 ) -> None:
-    base = tmp_path / "c"
     forged(base, nexti, extents, lsize)
     with winkfs.open(base) as c:
-        with pytest.raises(CorruptError):
-            c.read("f")
-        with pytest.raises(CorruptError):
-            list(c.get_many(["f"]))
-        with pytest.raises(CorruptError):
-            [entry.read() for entry in c.scan()]
+        for look in (
+            lambda: c.read("f"),
+            lambda: list(c.get_many(["f"])),
+            lambda: [entry.read() for entry in c.scan()],
+        ):
+            with pytest.raises(CorruptError):
+                look()
         assert c.read("g") == b"another"
     assert winkfs.verify(base).problems
     salvage(base, tmp_path / "out")
     assert read(tmp_path / "out", "g") == b"another"
 
 
-def test_a_chain_of_too_many_inodes_is_reported(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_a_chain_of_too_many_inodes_is_reported(base: Path) -> None:
     forged(base, 1, TEN, 10)
     with winkfs.open(base, "a") as c:
         store = c.store
@@ -583,8 +540,7 @@ def test_a_chain_of_too_many_inodes_is_reported(tmp_path: Path) -> None:
         c.read("f")
 
 
-def test_without_inchain_an_inode_builds_on_no_other(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_without_inchain_an_inode_builds_on_no_other(base: Path) -> None:
     with winkfs.create(base) as c:
         c.put("f", b"0123456789")
         store = c.store
@@ -593,4 +549,3 @@ def test_without_inchain_an_inode_builds_on_no_other(tmp_path: Path) -> None:
         store.index.assign(b"f/I0", store.kv.append(b"f/I0", made.encode(FORM, 128)))
         with pytest.raises(CorruptError, match="do not fit together"):
             c.read("f")
-    assert os.path.getsize(path_of(base, ".data")) > 0

@@ -10,22 +10,34 @@ import numpy as np
 import oracle_recipes
 import pytest
 from catalog_checks import check_catalog, store_of
-from columns_checks import listing, rows
 
 import winkfs
 from winkformats.errors import CorruptError
 from winkfs import FileType
 from winkfs.container.ondisk.inode import Extent, Inode
 from winkfs.container.survey import files_at
-from winkfs.container.table import BY_INODE, EMPTY
+from winkfs.container.table import BY_INODE, EMPTY, FileTable
+from winkfs.names import to_bytes
 
 RECIPES = {f"golden {name}": make for name, make in golden_containers.RECIPES.items()}
 RECIPES |= {f"oracle {name}": make for name, make in oracle_recipes.RECIPES.items()}
 
 
+def listing(base: Path) -> list[tuple[bytes, int, int, int]]:
+    """What a plain loop finds: name, size, mtime, ftype in disk order."""
+    with winkfs.open(base) as c:
+        return [(to_bytes(e.name), e.size, e.mtime_ns, e.ftype) for e in c.scan()]
+
+
+def rows(columns: FileTable) -> list[tuple[bytes, int, int, int]]:
+    names = [columns.name(i) for i in range(len(columns))]
+    assert columns.names == names
+    values = (columns.size.tolist(), columns.mtime.tolist(), columns.ftype.tolist())
+    return list(zip(names, *values, strict=True))
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_columns_of_every_kind_of_container(recipe: str, tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_columns_of_every_kind_of_container(recipe: str, base: Path) -> None:
     RECIPES[recipe](base)
     wanted = listing(base)
     with store_of(base) as store, winkfs.open(base) as c:
@@ -72,11 +84,8 @@ def random_life(c: winkfs.Container, rng: random.Random, times: range) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("ao", [False, True])
-def test_catalog_of_what_was_put_is_that_of_the_data_file(
-    seed: int, ao: bool, tmp_path: Path
-) -> None:
+def test_catalog_of_what_was_put_is_that_of_the_data_file(seed: int, ao: bool, base: Path) -> None:
     rng = random.Random(seed)
-    base = tmp_path / "c"
     with winkfs.create(base, ao=ao) as c:
         random_life(c, rng, range(5))
         c.follow_files()
@@ -88,8 +97,7 @@ def test_catalog_of_what_was_put_is_that_of_the_data_file(
     check_catalog(base, {name for name, *_ in listing(base)})
 
 
-def test_renamed_in_place_before_the_sync_is_not_the_old_name(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_renamed_in_place_before_the_sync_is_not_the_old_name(base: Path) -> None:
     with winkfs.create(base, ao=True) as c:
         c.follow_files()
         c.put_many((f"name{i}", b"x", i) for i in range(5))
@@ -105,8 +113,7 @@ def test_renamed_in_place_before_the_sync_is_not_the_old_name(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("recipe", ["plain", "no-kvcksum", "align-64", "md5-inodes"])
-def test_each_flipped_byte_of_an_inode_is_reported(recipe: str, tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_each_flipped_byte_of_an_inode_is_reported(recipe: str, base: Path) -> None:
     golden_containers.RECIPES[recipe](base)
     path = Path(f"{base}.data")
     good = path.read_bytes()
@@ -129,8 +136,7 @@ def test_each_flipped_byte_of_an_inode_is_reported(recipe: str, tmp_path: Path) 
                 files_at(store, positions)
 
 
-def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_part_of_a_value_is_read_by_way_of_the_inode(base: Path) -> None:
     with winkfs.create(base) as c:
         c.put_many((f"{i}", b"0123456789") for i in range(4))
         c.sync()
@@ -150,8 +156,7 @@ def test_part_of_a_value_is_read_by_way_of_the_inode(tmp_path: Path) -> None:
     assert kinds[b"first"] == kinds[b"0"] == 8192  # each had its own entry in a sound container
 
 
-def test_positions_that_are_none_are_corrupt(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_positions_that_are_none_are_corrupt(base: Path) -> None:
     golden_containers.RECIPES["plain"](base)
     with store_of(base) as store:
         good = store.index.positions()

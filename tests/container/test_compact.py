@@ -4,9 +4,6 @@ import errno
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -17,17 +14,15 @@ from typing import Any
 import commands
 import pytest
 from commands import Run
-from commands import run as run
-from container_checks import path_of
-from oracle_read import check
+from compacted import assert_compacted, killed, life, random_life, size_of, state
+from compressed_files import document
+from container_checks import files_of, make, path_of
 from seam import Call, disk_calls
 
 import winkfs
-from winkformats.disk import pagecache
 from winkformats.disk.pagecache import WINDOW
-from winkformats.disk.posix import FileStorage
 from winkfs import Refusal
-from winkfs.container.compact import Compacted, compact
+from winkfs.container.compact import compact
 from winkfs.container.ondisk.inode import Extent, Inode, data_key
 from winkfs.container.store import Store
 from winkfs.errors import Locked, NoSuchFile
@@ -39,85 +34,49 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "md5": {"htalgo": 1},
     "murmur": {"htalgo": 3},
 }
-State = dict[str, tuple[Any, ...]]
 
 
-def live(base: Path, dice: random.Random, options: dict[str, Any]) -> None:
-    """A container of files of every kind, many of them replaced, changed and deleted."""
-    ao, classic = options.get("ao", False), options.get("classic", False)
-    with winkfs.create(base, **options) as c:
-        count = dice.choice([0, 10, 300])
-        c.put_many((f"m{i}", dice.randbytes(dice.choice([0, 5, 400])), 9 + i) for i in range(count))
-        for i in range(60):
-            name, what = f"k{dice.randrange(30)}", dice.random()
-            if what < 0.5 or name not in c:
-                mode = None if classic else dice.choice([None, 0o600, 0o755])
-                size = dice.choice([0, 9, 1000, 70_000])
-                c.put(name, dice.randbytes(size), None if ao else i, mode=mode)
-            elif what < 0.6:
-                c.delete(name)
-            elif ao:
-                continue
-            elif what < 0.8:
-                c.append(name, b"more" * dice.randrange(500))
-            elif what < 0.9:
-                c.write(name, dice.randrange(3000), b"X" * dice.randrange(1, 900))
-            elif not classic:
-                c.setxattrs(name, {b"user.a": dice.randbytes(5)})
-            if dice.random() < 0.1:
-                c.sync()
-        c.put("large", dice.randbytes(2_500_000))
-
-
-def state(base: Path) -> State:
-    """All that is to be seen of each file."""
-    with winkfs.open(base) as c:
-        return {
-            e.name: (e.fileid, e.size, e.mtime_ns, e.ftype, e.mode, c.getxattrs(e.name), e.read())
-            for e in c.scan()
-        }
-
-
-def size_of(base: Path) -> int:
-    return path_of(base, ".data").stat().st_size
+# What a container is, and the codec that it is compacted with.
+REWRITES: dict[str, tuple[dict[str, Any], str | None]] = {
+    "plain": ({}, None),
+    "to zstd": ({}, "zstd"),
+    "from zstd": ({"compress": "zstd"}, "none"),
+}
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_same_files_in_less_space(tmp_path: Path, variant: str, seed: int) -> None:
-    base, dice = tmp_path / "c", random.Random(seed)
-    live(base, dice, VARIANTS[variant])
+def test_the_same_files_in_less_space(base: Path, variant: str, seed: int) -> None:
+    random_life(base, random.Random(seed), VARIANTS[variant])
     if seed % 2:
         winkfs.reindex(base)
-    before, size = state(base), size_of(base)
-    would = compact(base, dry_run=True)
-    assert size_of(base) == size and state(base) == before
-    seen: list[int] = []
-    done = compact(base, progress=seen.append)
-    assert done == would == Compacted(size, size_of(base), len(before))
-    assert sum(seen) >= size - 8192
-    assert state(base) == before
-    assert winkfs.verify(base).problems == []
+    before = assert_compacted(base)
     assert path_of(base, ".cat").exists() == (variant != "classic")
-    check(base)  # by the oracle
-    again = compact(base)
-    assert (again.before, again.after) == (done.after, done.after)
     with winkfs.open(base, "a") as c:
         c.put("new", b"it goes on")
     assert state(base).keys() == before.keys() | {"new"}
     assert winkfs.verify(base).problems == []
 
 
-@pytest.mark.parametrize("variant", ["plain", "classic", "md5"])
-def test_in_the_order_of_names(tmp_path: Path, variant: str) -> None:
-    base = tmp_path / "c"
-    live(base, random.Random(7), VARIANTS[variant])
+def assert_in_order_of_names(base: Path, wanted: str | None = None) -> None:
     before = state(base)
-    compact(base, order="name")
+    compact(base, order="name", compress=wanted)
     assert state(base) == before
-    with winkfs.open(base) as c:
-        assert [e.name for e in c.scan()] == sorted(before)
+    assert list(state(base)) == sorted(before)
     assert winkfs.verify(base).problems == []
+
+
+@pytest.mark.parametrize("variant", ["plain", "classic", "md5"])
+def test_in_the_order_of_names(base: Path, variant: str) -> None:
+    random_life(base, random.Random(7), VARIANTS[variant])
+    assert_in_order_of_names(base)
+
+
+@pytest.mark.parametrize("kind", REWRITES)
+def test_rewritten_in_the_order_of_names(base: Path, kind: str) -> None:
+    options, wanted = REWRITES[kind]
+    life(base, **options)
+    assert_in_order_of_names(base, wanted)
 
 
 def test_what_is_no_file_is_kept(tmp_path: Path) -> None:
@@ -144,9 +103,8 @@ def test_container_with_one_superblock_gets_two(tmp_path: Path) -> None:
         assert {name.encode("utf-8", "surrogateescape") for name in c.names()} == files.keys()
 
 
-def test_derived_files_of_the_old_container_are_not_believed(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    live(base, random.Random(3), {})
+def test_derived_files_of_the_old_container_are_not_believed(base: Path) -> None:
+    random_life(base, random.Random(3), {})
     winkfs.reindex(base)
     before = state(base)
     old = {s: path_of(base, s).read_bytes() for s in (".idx", ".cat")}
@@ -160,8 +118,7 @@ def test_derived_files_of_the_old_container_are_not_believed(tmp_path: Path) -> 
 # --- refusals ---
 
 
-def test_compact_does_not_disturb_a_writer(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_compact_does_not_disturb_a_writer(tmp_path: Path, base: Path) -> None:
     with winkfs.create(base) as c:
         c.put("a", b"1")
         with pytest.raises(Locked):
@@ -175,7 +132,7 @@ def test_compact_does_not_disturb_a_writer(tmp_path: Path) -> None:
 
 
 def test_append_only_containers_keep_their_order(tmp_path: Path) -> None:
-    live(tmp_path / "c", random.Random(1), {"ao": True})
+    random_life(tmp_path / "c", random.Random(1), {"ao": True})
     with pytest.raises(Refusal, match="append-only"):
         compact(tmp_path / "c", order="name")
 
@@ -214,8 +171,7 @@ def test_inodes_before_their_contents_keep_the_time_order(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("indexed", [True, False])
-def test_damage_is_not_compacted_away(tmp_path: Path, indexed: bool) -> None:
-    base = tmp_path / "c"
+def test_damage_is_not_compacted_away(tmp_path: Path, base: Path, indexed: bool) -> None:
     with winkfs.create(base) as c:
         c.put_many((f"{i}", b"x" * 300) for i in range(100))
         c.delete("5")
@@ -245,9 +201,13 @@ def test_shard_of_a_data_set_is_left_alone(tmp_path: Path) -> None:
         compact(tmp_path / "c")
 
 
-def test_full_disk_leaves_the_old_one(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    live(base, random.Random(2), {})
+# --- at any moment ---
+
+
+@pytest.mark.parametrize("kind", REWRITES)
+def test_full_disk_leaves_the_old_one(base: Path, kind: str) -> None:
+    options, wanted = REWRITES[kind]
+    life(base, **options)
     before, data = state(base), path_of(base, ".data").read_bytes()
 
     def full(call: Call) -> None:
@@ -255,82 +215,44 @@ def test_full_disk_leaves_the_old_one(tmp_path: Path) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.path)
 
     with disk_calls(full), pytest.raises(OSError, match="No space left"):
-        compact(base)
+        compact(base, compress=wanted)
     assert path_of(base, ".data").read_bytes() == data
-    assert not list(tmp_path.glob("*.tmp"))
+    assert not list(base.parent.glob("*.tmp"))
     assert state(base) == before
 
 
-# --- at any moment ---
-
-
-COMPACT = """
-import sys, winkfs
-from winkfs.container.compact import compact
-print("begun", flush=True)
-compact(sys.argv[1])
-"""
-
-
 @pytest.mark.slow
-def test_kill_at_any_moment_is_harmless(tmp_path: Path) -> None:
-    base, dice = tmp_path / "c", random.Random(4)
-    with winkfs.create(base) as c:
-        c.put_many((f"{i}", dice.randbytes(900)) for i in range(6000))
-        for i in range(0, 6000, 2):
-            c.delete(f"{i}")
-    winkfs.reindex(base)
-    before = state(base)
+@pytest.mark.parametrize("ways", [[None], ["zstd", "none"]], ids=["plain", "zstd"])
+def test_kill_at_any_moment_is_harmless(base: Path, ways: list[str | None]) -> None:
+    dice = random.Random(4)
+    files = {f"{i}": document(i, 900) for i in range(3000)}
+    make(base, files)
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", COMPACT, str(base)], check=True, capture_output=True)
-    longest = time.monotonic() - began
-    done = 0
-    for _ in range(6):
+    for wanted in ways:
+        compact(base, compress=wanted)
+    longest = (time.monotonic() - began) / len(ways)
+    for turn in range(6):
         with winkfs.open(base, "a") as c:  # something to give back again
-            c.put_many((f"{i}", before[f"{i}"][-1]) for i in range(1, 2000, 2))
-        child = subprocess.Popen([sys.executable, "-c", COMPACT, str(base)], stdout=subprocess.PIPE)
-        assert child.stdout is not None and child.stdout.readline() == b"begun\n"
-        time.sleep(dice.random() * longest)
-        child.send_signal(signal.SIGKILL)
-        done += child.wait() == 0
-        child.stdout.close()
-        found = state(base)
-        assert {n: f[-1] for n, f in found.items()} == {n: f[-1] for n, f in before.items()}
+            c.put_many((name, files[name]) for name in dice.sample(list(files), 1000))
+        killed(base, ways[turn % len(ways)], dice.random() * longest)
+        assert files_of(base) == files
         assert winkfs.verify(base).problems == []
     winkfs.open(base, "a").close()
-    assert not list(tmp_path.glob("*.data.tmp"))
+    assert not list(base.parent.glob("*.data.tmp"))
 
 
-def test_readers_go_on(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    live(base, random.Random(6), {})
-    before = state(base)
+@pytest.mark.parametrize("kind", REWRITES)
+def test_readers_go_on(base: Path, kind: str) -> None:
+    options, wanted = REWRITES[kind]
+    life(base, **options)
+    files = files_of(base)
     with winkfs.open(base) as reader:
         entries = list(reader.scan())
-        compact(base)
-        assert {e.name: e.read() for e in entries} == {n: f[-1] for n, f in before.items()}
+        compact(base, compress=wanted)
+        assert {entry.name: entry.read() for entry in entries} == files
         time.sleep(0.1)
-        assert {name: reader.read(name) for name in before} == {n: f[-1] for n, f in before.items()}
-
-
-def test_page_cache_is_as_it_was(tmp_path: Path) -> None:
-    base = Path(os.environ.get("WINKFS_TEST_DISK", tmp_path)) / "cached"
-    with winkfs.create(base) as c:
-        c.put_many((f"{i}", bytes(5000)) for i in range(4000))
-        for i in range(0, 4000, 2):
-            c.delete(f"{i}")
-    with FileStorage(f"{base}.data") as storage:
-        storage.sync()
-        pagecache.drop(storage.fd, 0, storage.size())
-        absent = pagecache.absent(storage.fd, storage.size())
-        if absent is None or not absent.all():
-            pytest.skip("this filesystem does not drop pages")
-    compact(base)
-    with FileStorage(f"{base}.data") as storage:
-        absent = pagecache.absent(storage.fd, storage.size())
-        assert absent is not None and (~absent).sum() < 512  # 2 MiB of 10
-    for path in base.parent.glob("cached.*"):
-        path.unlink()
+        assert {name: reader.read(name) for name in files} == files
+        assert {entry.name: entry.read() for entry in reader.scan()} == files
 
 
 # --- the command ---

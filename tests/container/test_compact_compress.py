@@ -3,99 +3,29 @@ the new one at any moment."""
 
 from __future__ import annotations
 
-import errno
 import gc
 import json
-import os
 import random
-import subprocess
 import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import commands
 import pytest
 from commands import Run
-from compressed_files import document, documents, frames_of, make
-from container_checks import assert_sound, path_of
+from compacted import COLUMNS, FILES, assert_compacted, framed, life, size_of
+from compressed_files import document, forge, frames_of, make
+from container_checks import assert_sound, change_superblock, files_of, path_of
 from interrupts import Interrupter
-from oracle_read import check
-from seam import Call, disk_calls
+from trees import write_tree
 
 import winkfs
-from winkformats.kv.superblock import Superblock
-from winkfs import Container, FileType, NotAllowed, Refusal
+from winkfs import NotAllowed, Refusal
 from winkfs.container.compact import compact
 from winkfs.container.frames import ENOUGH_BYTES
-from winkfs.container.ondisk.inode import FRAME, Extent, Inode
 
 zstandard = pytest.importorskip("zstandard")
-
-run = commands.run  # a fixture
-FILES = documents()
-COLUMNS = {"lang": "string", "score": "float64"}
-State = dict[str, tuple[Any, ...]]
-
-
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tmp_path / "c"
-
-
-def live(base: Path, *, ao: bool = False, compress: str | None = None) -> None:
-    """A container of files of every kind, some of them replaced, changed and deleted."""
-    with winkfs.create(base, ao=ao, compress=compress, columns=COLUMNS) as c:
-        c.put_many((name, data, i) for i, (name, data) in enumerate(FILES.items()))
-        c.put("typed", document(3), columns={"lang": "de", "score": 0.5}, mtime=100)
-        c.put("run", document(4), mode=0o755, mtime=101)
-        c.put("odd", document(5), mode=0o4640, mtime=102)
-        c.put("link", b"some/where" * 50, ftype=FileType.LINK, mtime=103)
-        c.put("dir", b"", ftype=FileType.DIR, mtime=104)
-        c.put("label", document(6), ftype=FileType.ZSTD, mtime=105)
-        c.put("d/001.html", document(99), mtime=106)
-        c.delete("d/002.html")
-        c.sync()
-        if not ao:
-            change(c)
-    winkfs.reindex(base)
-
-
-def change(c: Container) -> None:
-    """What only a plain container can do: holes, pieces, attributes, times of changes."""
-    c.truncate("d/003.html", 5_000_000)
-    c.write("d/003.html", 4_000_000, document(7, 9000))
-    c.punch("d/040.html", 1000, 1000)
-    for i in range(120):  # more than a list of extents: its inode builds on the one before
-        c.write("large", i * 5000, b"%05d" % i)
-        if i % 40 == 39:
-            c.sync()
-    c.append("random", document(8))
-    c.setxattrs("d/005.html", {b"user.a": b"1", b"security.b": b"\0"})
-    c.chown("d/006.html", 7, 8)
-    c.setxattrs("d/006.html", {b"user.a": b"2"}, ctime_ns=(int(time.time()) + 999) * 10**9)
-
-
-def state(base: Path) -> State:
-    """All that is to be seen of each file, but how its content is stored."""
-    with winkfs.open(base) as c:
-        holes = {name: [e.size for e in c.extents(name) if not e.pointer] for name in c.names()}
-        return {
-            e.name: (c.stat(e.name), c.getxattrs(e.name), c.getcolumns(e.name), holes[e.name],
-                     e.read(), c.read(e.name), c.read(e.name, 100, 50))
-            for e in c.scan()
-        }  # fmt: skip
-
-
-def framed(base: Path) -> set[str]:
-    """The files that have frames."""
-    with winkfs.open(base) as c:
-        return {name for name in c.names() if frames_of(c, name)}
-
-
-def size_of(base: Path) -> int:
-    return path_of(base, ".data").stat().st_size
 
 
 # --- the same files ---
@@ -107,20 +37,10 @@ def size_of(base: Path) -> int:
 def test_the_same_files_with_contents_stored_otherwise(
     wanted: str, was: str | None, ao: bool, base: Path
 ) -> None:
-    live(base, ao=ao, compress=was)
-    before, old = state(base), size_of(base)
-    would = compact(base, dry_run=True, compress=wanted)
-    assert (size_of(base), state(base)) == (old, before)
-    seen: list[int] = []
-    done = compact(base, progress=seen.append, compress=wanted)
-    assert done == would
-    assert (done.before, done.after, done.files) == (old, size_of(base), len(before))
-    assert min(seen) >= 0 and (was == wanted or old - 8192 <= sum(seen) <= old)
-    assert state(base) == before
+    life(base, ao=ao, compress=was)
+    before = assert_compacted(base, wanted)
     some = {"d/050.html", "typed", "run", "odd", "large", "zeros"}
     assert framed(base) & {*some, "link", "label", "short"} == (some if wanted != "none" else set())
-    check(base)  # by the oracle
-    assert winkfs.verify(base).problems == []
     with winkfs.open(base) as c:
         block, level = c.superblock, c.store.frames.level
         assert c.columns == COLUMNS
@@ -129,25 +49,12 @@ def test_the_same_files_with_contents_stored_otherwise(
         )
         assert "INCHAIN" not in block and len(block) <= 31
         assert [e.name for e in c.scan(where="lang = 'de'")] == ["typed"]
-    again = compact(base)
-    assert (again.before, again.after) == (done.after, done.after)
     with winkfs.open(base, "a") as c:
         fileids = {stat.fileid for stat, *_ in before.values()}
         c.put("new", document(9))
         c.put_many([("newer", document(10))])
         assert c.stat("new").fileid > max(fileids)
     assert {"new", "newer"} & framed(base) == ({"new", "newer"} if wanted != "none" else set())
-    assert winkfs.verify(base).problems == []
-
-
-@pytest.mark.parametrize("wanted", ["zstd", "none"])
-def test_in_the_order_of_names(wanted: str, base: Path) -> None:
-    live(base, compress="zstd" if wanted == "none" else None)
-    before = state(base)
-    compact(base, order="name", compress=wanted)
-    assert state(base) == before
-    with winkfs.open(base) as c:
-        assert [e.name for e in c.scan()] == sorted(before)
     assert winkfs.verify(base).problems == []
 
 
@@ -220,8 +127,8 @@ def test_the_dictionary_is_trained_on_what_lives(base: Path) -> None:
 
 def test_a_dictionary_that_does_not_pay_is_left_out(base: Path) -> None:
     noise = random.Random(1)
-    with winkfs.create(base) as c:
-        c.put_many((f"{i}", noise.randbytes(ENOUGH_BYTES // 50)) for i in range(100))
+    files = {f"{i}": noise.randbytes(ENOUGH_BYTES // 50) for i in range(100)}
+    make(base, files, compress=None)
     compact(base, compress="zstd")
     with winkfs.open(base) as c:
         chosen = c.store.frames.compression
@@ -232,8 +139,7 @@ def test_a_dictionary_that_does_not_pay_is_left_out(base: Path) -> None:
 
 
 def test_what_cannot_have_compressed_content_is_left_as_it_is(base: Path, run: Run) -> None:
-    with winkfs.create(base, classic=True) as c:
-        c.put("a", document(1))
+    make(base, {"a": document(1)}, classic=True, compress=None)
     before = path_of(base, ".data").read_bytes()
     said = commands.one_line(run("compact", "--compress", "zstd", base))
     assert said == f"winkfs: {base}: a classic container cannot have compressed content\n"
@@ -245,14 +151,11 @@ def test_what_cannot_have_compressed_content_is_left_as_it_is(base: Path, run: R
 
 def test_a_variant_that_only_others_write_is_refused(base: Path) -> None:
     """Entries of another form, which `put_many` does not write either."""
-    with winkfs.create(base) as c:
-        c.put("a", document(1))
-    path = path_of(base, ".data")
-    data = path.read_bytes()
-    block = Superblock.decode(data[:8192], file="c")
-    block.update(FILESIZE=8192, SYNCSIZE=8192, ENTRIES=0, AENTRIES=0, ITOTSZ=0, DTOTSZ=0)
-    block.update(ALIGN=64)
-    path.write_bytes(b"".join(block.images()))
+    make(base, {"a": document(1)}, compress=None)
+    empty = dict.fromkeys(("ENTRIES", "AENTRIES", "ITOTSZ", "DTOTSZ"), 0)
+    change_superblock(
+        base, lambda block: block.update(empty, FILESIZE=8192, SYNCSIZE=8192, ALIGN=64)
+    )
     with pytest.raises(NotAllowed, match="variant that cannot have compressed content"):
         compact(base, compress="zstd")
 
@@ -269,8 +172,7 @@ def test_a_codec_that_there_is_not(word: str, base: Path, run: Run) -> None:
 
 def test_without_zstandard_it_is_refused(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(base, {"a": document(1)})
-    with winkfs.create(f"{base}0") as c:
-        c.put("a", document(1))
+    make(Path(f"{base}0"), {"a": document(1)}, compress=None)
     monkeypatch.setitem(sys.modules, "zstandard", None)
     for path, wanted in ((f"{base}0", "zstd"), (base, "none")):
         with pytest.raises(Refusal, match=r"pip install 'winkfs\[compress\]'"):
@@ -281,16 +183,7 @@ def test_without_zstandard_it_is_refused(base: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("wanted", ["zstd", "none"])
 def test_an_unreadable_frame_is_copied_unchanged(wanted: str, base: Path) -> None:
     """Its checksum is right: only who decompresses it finds that."""
-    make(base, {"a": document(1)})
-    with winkfs.open(base, "a") as c:
-        store = c.store
-        fileid = store.new_fileid()
-        pos = store.kv.append(b"%x/D0" % fileid, b"plain text, no frame")
-        inode = Inode(fileid, 900, FileType.FILE, 1, [Extent(pos, FRAME, 900)])
-        value = inode.encode(store.settings.form, store.settings.isz)
-        at = store.kv.append(b"f/I0", value)
-        store.itotsz, store.dtotsz = store.itotsz + len(value), store.dtotsz + 900
-        store.index.assign(b"f/I0", at, new=True)
+    forge(base, b"plain text, no frame", 900)
     before = path_of(base, ".data").read_bytes()
     with pytest.raises(Refusal, match=r"damaged.*repair it first"):
         compact(base, compress=wanted)
@@ -299,30 +192,6 @@ def test_an_unreadable_frame_is_copied_unchanged(wanted: str, base: Path) -> Non
 
 
 # --- at any moment ---
-
-
-@pytest.mark.parametrize("wanted", ["zstd", "none"])
-def test_full_disk_leaves_the_old_one(wanted: str, base: Path) -> None:
-    live(base, compress="zstd" if wanted == "none" else None)
-    before, data = state(base), path_of(base, ".data").read_bytes()
-
-    def full(call: Call) -> None:
-        if call.verb == "write" and call.path.endswith(".data.tmp") and call.offset >= 8192:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), call.path)
-
-    with disk_calls(full), pytest.raises(OSError, match="No space left"):
-        compact(base, compress=wanted)
-    assert path_of(base, ".data").read_bytes() == data
-    assert not list(base.parent.glob("*.tmp"))
-    assert state(base) == before
-
-
-COMPACT = """
-import sys
-from winkfs.container.compact import compact
-print("begun", flush=True)
-compact(sys.argv[1], compress=sys.argv[2])
-"""
 
 
 # What was being opened at the moment is closed when it is collected, which says so.
@@ -343,50 +212,10 @@ def test_an_interrupt_anywhere_leaves_one_of_the_two(wanted: str, base: Path) ->
         with Interrupter(at) as interrupter, suppress(KeyboardInterrupt):
             compact(base, compress=wanted)
         assert size_of(base) in (len(whole), new), interrupter.fired
-        with winkfs.open(base, "a") as c:
-            assert {e.name: e.read() for e in c.scan()} == files, interrupter.fired
+        winkfs.open(base, "a").close()
+        assert files_of(base) == files, interrupter.fired
         assert not list(base.parent.glob("*.tmp")), interrupter.fired
     gc.collect()
-
-
-@pytest.mark.slow
-def test_kill_at_any_moment_is_harmless(base: Path) -> None:
-    dice = random.Random(4)
-    files = {f"{i}": document(i, 2000) for i in range(1500)}
-    with winkfs.create(base) as c:
-        c.put_many(files.items())
-    wanted, longest = ["zstd", "none"], 0.0
-    for word in wanted:
-        began = time.monotonic()
-        compact(base, compress=word)
-        longest = max(longest, time.monotonic() - began)
-    done = 0
-    for i in range(8):
-        command = [sys.executable, "-c", COMPACT, str(base), wanted[i % 2]]
-        child = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert child.stdout is not None and child.stdout.readline() == b"begun\n"
-        time.sleep(dice.random() * longest)
-        child.kill()
-        done += child.wait() == 0
-        child.stdout.close()
-        with winkfs.open(base) as c:
-            assert {e.name: e.read() for e in c.scan()} == files
-        assert winkfs.verify(base).problems == []
-    winkfs.open(base, "a").close()
-    assert not list(base.parent.glob("*.data.tmp"))
-
-
-@pytest.mark.parametrize("wanted", ["zstd", "none"])
-def test_readers_go_on(wanted: str, base: Path) -> None:
-    live(base, compress="zstd" if wanted == "none" else None)
-    before = state(base)
-    with winkfs.open(base) as reader:
-        entries = list(reader.scan())
-        compact(base, compress=wanted)
-        assert {e.name: e.read() for e in entries} == {n: f[4] for n, f in before.items()}
-        time.sleep(0.1)
-        assert {name: reader.read(name) for name in before} == {n: f[4] for n, f in before.items()}
-        assert {e.name: e.read() for e in reader.scan()} == {n: f[4] for n, f in before.items()}
 
 
 # --- the command ---
@@ -409,10 +238,7 @@ def test_the_command_prints_what_it_saved(run: Run) -> None:
 
 
 def test_an_update_goes_by_the_mark_of_the_pack_before(tmp_path: Path, run: Run) -> None:
-    for name, data in FILES.items():
-        path = tmp_path / "tree" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    write_tree(tmp_path / "tree", FILES)
     time.sleep(0.05)
     assert run("pack", "tree", "c").status == 0
     refused = commands.one_line(run("pack", "--update", "--compress", "zstd", "tree", "c"))

@@ -4,12 +4,21 @@ import errno
 import io
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import container_checks
 import pytest
-from container_checks import assert_sound, contents, path_of
+from container_checks import (
+    PUTS,
+    assert_sound,
+    contents,
+    files_of,
+    flip,
+    make,
+    path_of,
+    read,
+    refused,
+)
 from oracle_read import check
 from original_marks import original_marks, read_superblock_of
 from seam import Call, disk_calls
@@ -17,17 +26,25 @@ from seam import Call, disk_calls
 import winkfs
 from winkfs import Container, Row
 
-base = container_checks.base  # fixture
+pytestmark = pytest.mark.in_memory
 
 
 @pytest.fixture(params=[False, True], ids=["new", "classic"])
-def c(request: pytest.FixtureRequest, base: Path) -> Container:
+def c(request: pytest.FixtureRequest, base: Path) -> Iterator[Container]:
     """Two synced files, "a" at 10 and "last" at 20."""
-    container = winkfs.create(base, ao=True, timemp=10, classic=request.param)
-    container.put("a", b"1", 10)
-    container.put("last", b"2", 20)
-    container.sync()
-    return container
+    with winkfs.create(base, ao=True, timemp=10, classic=request.param) as container:
+        container.put("a", b"1", 10)
+        container.put("last", b"2", 20)
+        container.sync()
+        yield container
+
+
+def holds(c: Container, base: Path, more: Mapping[bytes, bytes]) -> None:
+    """With its two first files it has just these: now, and when it is closed."""
+    model = {b"a": b"1", b"last": b"2", **more}
+    assert contents(c) == model
+    c.close()
+    assert_sound(base, model)
 
 
 REFUSED: dict[str, Callable[[Container], object]] = {
@@ -54,18 +71,14 @@ REFUSED: dict[str, Callable[[Container], object]] = {
 
 @pytest.mark.parametrize("verb", REFUSED)
 def test_append_only_names_the_reason_of_a_refusal(verb: str, c: Container, base: Path) -> None:
-    with c:
-        data = path_of(base, ".data").read_bytes()
-        with pytest.raises(PermissionError) as caught:
-            REFUSED[verb](c)
-        assert caught.value.errno == errno.EPERM
-        assert "append-only" in str(caught.value)
-        assert "\n" not in str(caught.value)
-        assert contents(c) == {b"a": b"1", b"last": b"2"}
-        c.sync()
-        assert path_of(base, ".data").read_bytes() == data
-        assert c.stat("last").mtime == 20
-    assert_sound(base, {b"a": b"1", b"last": b"2"})
+    data = path_of(base, ".data").read_bytes()
+    with refused(PermissionError, "append-only", code=errno.EPERM):
+        REFUSED[verb](c)
+    assert contents(c) == {b"a": b"1", b"last": b"2"}
+    c.sync()
+    assert path_of(base, ".data").read_bytes() == data
+    assert c.stat("last").mtime == 20
+    holds(c, base, {})
 
 
 def test_what_append_only_allows(c: Container, base: Path) -> None:
@@ -100,43 +113,34 @@ def test_appending_keeps_mode_and_owner(base: Path) -> None:
 
 
 def test_append_to_the_last_of_put_many(c: Container, base: Path) -> None:
-    with c:
-        c.put_many([("b", b"3", 30), ("c", b"4", 30)])
-        c.append("c", b"+")
-        with pytest.raises(PermissionError):
-            c.append("b", b"+")
-        model = {b"a": b"1", b"last": b"2", b"b": b"3", b"c": b"4+"}
-        assert contents(c) == model
-    assert_sound(base, model)
+    c.put_many([("b", b"3", 30), ("c", b"4", 30)])
+    c.append("c", b"+")
+    with pytest.raises(PermissionError):
+        c.append("b", b"+")
+    holds(c, base, {b"b": b"3", b"c": b"4+"})
 
 
 def test_append_until_the_inode_is_full(c: Container, base: Path) -> None:
     """Each flush to disk is another extent; an inode of an ao container never moves."""
-    with c:
-        c.put("log", b"", 30)
-        size = 0
-        with pytest.raises(PermissionError) as caught:
-            for _ in range(100):
-                c.append("log", b"x" * 1_000_000)
-                size += 1_000_000
-                assert c.stat("log").size == size
-        assert "no room" in str(caught.value)
-        assert size >= 2_000_000
-        assert c.read("log") == b"x" * size
-    assert_sound(base, {b"a": b"1", b"last": b"2", b"log": b"x" * size})
+    c.put("log", b"", 30)
+    size = 0
+    with pytest.raises(PermissionError, match="no room"):
+        for _ in range(100):
+            c.append("log", b"x" * 1_000_000)
+            size += 1_000_000
+            assert c.stat("log").size == size
+    assert size >= 2_000_000
+    holds(c, base, {b"log": b"x" * size})
 
 
 def test_appends_with_looks_between_them(c: Container, base: Path) -> None:
     whole = b"".join(b"%02d" % i for i in range(20))
-    with c:
-        c.put("log", b"", 30)
-        for i in range(20):
-            c.append("log", b"%02d" % i)
-            assert c.read("log") == whole[: 2 * i + 2]
-            assert c.stat("log").size == 2 * i + 2
-    assert_sound(
-        base, {b"a": b"1", b"last": b"2", b"log": b"".join(b"%02d" % i for i in range(20))}
-    )
+    c.put("log", b"", 30)
+    for i in range(20):
+        c.append("log", b"%02d" % i)
+        assert c.read("log") == whole[: 2 * i + 2]
+        assert c.stat("log").size == 2 * i + 2
+    holds(c, base, {b"log": whole})
 
 
 def test_nothing_can_be_appended_after_reopening(c: Container, base: Path) -> None:
@@ -153,32 +157,24 @@ def test_nothing_can_be_appended_after_reopening(c: Container, base: Path) -> No
 
 @pytest.mark.parametrize("new", ["n" * 3, "n" * 2, "n", "n" * 4, "n" * 11, "n" * 60, "a", "last"])
 def test_rename_of_the_last_file_before_a_sync(new: str, c: Container, base: Path) -> None:
-    with c:
-        c.put("xyz", b"3" * 100, 30)
-        c.rename("xyz", new)
-        assert "xyz" not in c
-        assert c.stat(new).mtime == 30
-        model = {b"a": b"1", b"last": b"2"} | {new.encode(): b"3" * 100}
-        assert contents(c) == model
-    assert_sound(base, model)
+    c.put("xyz", b"3" * 100, 30)
+    c.rename("xyz", new)
+    assert "xyz" not in c
+    assert c.stat(new).mtime == 30
+    holds(c, base, {new.encode(): b"3" * 100})
 
 
 @pytest.mark.parametrize("new", ["b/c", "a much longer name than before"])
 @pytest.mark.parametrize("way", ["put", "put_many"])
 def test_rename_of_a_file_put_twice(way: str, new: str, c: Container, base: Path) -> None:
     """What it replaced must not come back under the old name: not after a kill either."""
-    with c:
-        for data in (b"first", b"second"):
-            if way == "put":
-                c.put("xyz", data, 30)
-            else:
-                c.put_many([("xyz", data, 30)])
-        c.rename("xyz", new)
-        model = {b"a": b"1", b"last": b"2", new.encode(): b"second"}
-        assert contents(c) == model
-    assert_sound(base, model)
+    for data in (b"first", b"second"):
+        PUTS[way](c, "xyz", data)
+    c.rename("xyz", new)
+    holds(c, base, {new.encode(): b"second"})
     with winkfs.open(base, "a") as again:
         again.put("other", b"1")
+        model = contents(again)
     raw = bytearray(path_of(base, ".data").read_bytes())
     for entry in check(base).entries:
         if entry.delflag and entry.value:
@@ -186,7 +182,7 @@ def test_rename_of_a_file_put_twice(way: str, new: str, c: Container, base: Path
     path_of(base, ".data").write_bytes(raw)
     path_of(base, ".idx").unlink()
     with winkfs.open(base) as reader:
-        assert contents(reader) == model | {b"other": b"1"}
+        assert contents(reader) == model
 
 
 def test_rename_onto_a_name_put_behind_it_is_refused(c: Container, base: Path) -> None:
@@ -196,9 +192,7 @@ def test_rename_onto_a_name_put_behind_it_is_refused(c: Container, base: Path) -
     c.put("cc", b"")
     with pytest.raises(PermissionError):
         c.rename("aa", "bb")
-    c.close()
-    model = {b"a": b"1", b"last": b"2", b"aa": b"first", b"bb": b"behind", b"cc": b""}
-    assert_sound(base, model)
+    holds(c, base, {b"aa": b"first", b"bb": b"behind", b"cc": b""})
 
 
 def test_rename_onto_a_name_deleted_just_now(c: Container, base: Path) -> None:
@@ -217,41 +211,31 @@ def test_rename_onto_a_name_deleted_just_now(c: Container, base: Path) -> None:
 
 
 def test_rename_onto_a_later_file_that_would_win_after_a_reindex(c: Container, base: Path) -> None:
-    with c:
-        c.put("xyz", b"3", 30)
-        c.put("abc", b"4" * 100, 40)
-        with pytest.raises(PermissionError):
-            c.rename("xyz", "abc")
-        model = {b"a": b"1", b"last": b"2", b"xyz": b"3", b"abc": b"4" * 100}
-        assert contents(c) == model
-    assert_sound(base, model)
+    c.put("xyz", b"3", 30)
+    c.put("abc", b"4" * 100, 40)
+    with pytest.raises(PermissionError):
+        c.rename("xyz", "abc")
+    holds(c, base, {b"xyz": b"3", b"abc": b"4" * 100})
 
 
 def test_deleting_the_last_file_gives_no_right_to_the_one_before(c: Container, base: Path) -> None:
-    with c:
-        c.put("b", b"3", 30)
-        c.put("c", b"4", 40)
-        c.delete("c")
-        with pytest.raises(PermissionError):
-            c.append("b", b"+")
-        with pytest.raises(PermissionError):
-            c.put("d", b"5", 39)
-        c.put("d", b"5", 40)
-    assert_sound(base, {b"a": b"1", b"last": b"2", b"b": b"3", b"d": b"5"})
+    c.put("b", b"3", 30)
+    c.put("c", b"4", 40)
+    c.delete("c")
+    with pytest.raises(PermissionError):
+        c.append("b", b"+")
+    with pytest.raises(PermissionError):
+        c.put("d", b"5", 39)
+    c.put("d", b"5", 40)
+    holds(c, base, {b"b": b"3", b"d": b"5"})
 
 
 @pytest.mark.parametrize("way", ["put", "put_many", "put_rows", "put_file"])
 def test_a_clock_that_stepped_back_repeats_the_last_mtime(way: str, base: Path) -> None:
-    ways: dict[str, Callable[[Container], object]] = {
-        "put": lambda c: c.put("b", b"2"),
-        "put_many": lambda c: c.put_many([("b", b"2")]),
-        "put_rows": lambda c: c.put_rows([Row("b", b"2")]),
-        "put_file": lambda c: c.put_file("b", io.BytesIO(b"2")),
-    }
     ns = 4_000_000_000_123_456_789
     with winkfs.create(base, ao=True) as container:
         container.put("a", b"1", mtime_ns=ns)
-        ways[way](container)
+        PUTS[way](container, "b", b"2")
         assert container.stat("b").mtime_ns == ns
     assert_sound(base, {b"a": b"1", b"b": b"2"})
     with winkfs.open(base, "a") as container:
@@ -268,25 +252,21 @@ def test_put_many_keeps_what_came_before_an_older_mtime(
 ) -> None:
     files = [(f"n{i}", b"%d" % i, 30 + i) for i in range(700)]
     files[at] = ("late", b"x", 5)
-    with c:
-        with pytest.raises(PermissionError, match="append-only"):
-            if way == "put_many":
-                c.put_many(files)
-            else:
-                c.put_rows(Row(name, data, mtime * 10**9) for name, data, mtime in files)
-        c.put("later", b"y", 9000)
-    model = {b"a": b"1", b"last": b"2", b"later": b"y"}
-    model |= {b"n%d" % i: b"%d" % i for i in range(at)}
-    assert_sound(base, model)
+    with pytest.raises(PermissionError, match="append-only"):
+        if way == "put_many":
+            c.put_many(files)
+        else:
+            c.put_rows(Row(name, data, mtime * 10**9) for name, data, mtime in files)
+    c.put("later", b"y", 9000)
+    holds(c, base, {b"later": b"y"} | {b"n%d" % i: b"%d" % i for i in range(at)})
 
 
 def test_replaced_files_move_to_the_end(c: Container, base: Path) -> None:
-    with c:
-        c.put_many([("b", b"3", 30), ("a", b"4", 31), ("b", b"5", 32)])
-        assert [(e.name, e.mtime) for e in c.scan()] == [("last", 20), ("a", 31), ("b", 32)]
-        assert [e.name for e in c.scan(since=31)] == ["a", "b"]
-        assert [e.name for e in c.scan(until=31)] == ["last"]
-    assert_sound(base, {b"last": b"2", b"a": b"4", b"b": b"5"})
+    c.put_many([("b", b"3", 30), ("a", b"4", 31), ("b", b"5", 32)])
+    assert [(e.name, e.mtime) for e in c.scan()] == [("last", 20), ("a", 31), ("b", 32)]
+    assert [e.name for e in c.scan(since=31)] == ["a", "b"]
+    assert [e.name for e in c.scan(until=31)] == ["last"]
+    holds(c, base, {b"a": b"4", b"b": b"5"})
 
 
 @pytest.mark.slow
@@ -323,12 +303,9 @@ def test_time_ranges_of_many_files(timemp: int, dropped: list[str], base: Path) 
 
 def test_a_range_is_not_read_from_the_beginning(base: Path) -> None:
     """The marks narrow the scan: damage before the range is not met."""
-    with winkfs.create(base, ao=True, timemp=10) as container:
-        container.put_many((f"{i}", bytes(100), i) for i in range(2000))
+    make(base, ((f"{i}", bytes(100), i) for i in range(2000)), ao=True, timemp=10)
     entry = next(e for e in check(base).entries if e.key == b"5/I0")
-    with path_of(base, ".data").open("r+b") as file:
-        file.seek(entry.pos + 20)
-        file.write(b"\xff")
+    flip(path_of(base, ".data"), entry.pos + 20)
     with winkfs.open(base) as container:
         assert len(list(container.scan(since=1000))) == 1000
         assert len(list(container.scan(since=1500, until=1600))) == 100
@@ -357,16 +334,15 @@ def test_attributes_of_a_new_file_are_kept(base: Path) -> None:
 
 
 def test_large_files_in_append_only(c: Container, base: Path) -> None:
-    with c:
-        c.put("large", b"x" * 20_000_000, 30)
-        c.put_file("stream", io.BytesIO(b"y" * 5_000_001), mtime_ns=31 * 10**9)
-        c.put_many([("small", b"s", 32), ("many", b"z" * 3_000_000, 32)])
-    model = {b"a": b"1", b"last": b"2", b"large": b"x" * 20_000_000, b"small": b"s"}
-    assert_sound(base, model | {b"stream": b"y" * 5_000_001, b"many": b"z" * 3_000_000})
+    c.put("large", b"x" * 20_000_000, 30)
+    c.put_file("stream", io.BytesIO(b"y" * 5_000_001), mtime_ns=31 * 10**9)
+    c.put_many([("small", b"s", 32), ("many", b"z" * 3_000_000, 32)])
+    large = {b"large": b"x" * 20_000_000, b"stream": b"y" * 5_000_001, b"many": b"z" * 3_000_000}
+    holds(c, base, large | {b"small": b"s"})
 
 
-def test_a_half_failed_rename_keeps_the_old_inode(tmp_path: Path) -> None:
-    c = winkfs.create(tmp_path / "c", ao=True)
+def test_a_half_failed_rename_keeps_the_old_inode(base: Path) -> None:
+    c = winkfs.create(base, ao=True)
     c.put("aa", b"content", mtime=1)
     c.put("bb", b"b", mtime=2)
     c.store.kv.flush()
@@ -384,12 +360,8 @@ def test_a_half_failed_rename_keeps_the_old_inode(tmp_path: Path) -> None:
         c.rename("aa", "zz")
     assert c.read("aa") == b"content"
     c.close()
-    with winkfs.open(tmp_path / "c") as reader:
-        assert {name: reader.read(name) for name in reader.names()} == {
-            "aa": b"content",
-            "bb": b"b",
-        }
-    assert winkfs.verify(tmp_path / "c").problems == []
+    assert files_of(base) == {"aa": b"content", "bb": b"b"}
+    assert winkfs.verify(base).problems == []
 
 
 @pytest.mark.parametrize("classic", [False, True])
@@ -401,20 +373,21 @@ def test_a_file_has_room_for_the_appends_that_isz_announces(base: Path, classic:
             c.changes.settle()  # each append is a piece
         with pytest.raises(PermissionError, match="no room"):
             c.append("file", b"one too many")
+    assert read(base, "file") == b"".join(b"%d " % number for number in range(60))
+
+
+def places_of(base: Path, mtimes: Sequence[int]) -> list[tuple[int, int]]:
+    """A container with a file of each of these times -> them, each with where its content is."""
+    make(base, ((f"f{t}", b"x", t) for t in mtimes), ao=True, timemp=60, classic=True)
     with winkfs.open(base) as c:
-        assert c.read("file") == b"".join(b"%d " % number for number in range(60))
+        return [(mtime, c.extents(f"f{mtime}")[0].pointer) for mtime in mtimes]
 
 
 @pytest.mark.parametrize("mtimes", [(61, 65, 120, 121, 190), (61, 62), (0, 30, 180)])
 def test_marks_of_the_original_format_are_sound_and_go_on(
     base: Path, mtimes: tuple[int, ...]
 ) -> None:
-    with winkfs.create(base, ao=True, timemp=60, classic=True) as c:
-        for mtime in mtimes:
-            c.put(f"f{mtime}", b"x", mtime)
-    with winkfs.open(base) as c:
-        files = [(mtime, c.extents(f"f{mtime}")[0].pointer) for mtime in mtimes]
-    original_marks(base, files, 60)
+    original_marks(base, places_of(base, mtimes), 60)
     written = path_of(base, ".time").read_bytes()
     later = [mtimes[-1], mtimes[-1] + 4, mtimes[-1] + 200]
     with winkfs.open(base, "a") as c:
@@ -433,11 +406,7 @@ def test_marks_of_the_original_format_are_sound_and_go_on(
 
 
 def test_a_mark_that_lies_is_damage(base: Path) -> None:
-    with winkfs.create(base, ao=True, timemp=60, classic=True) as c:
-        for mtime in (61, 65, 120):
-            c.put(f"f{mtime}", b"x", mtime)
-    with winkfs.open(base) as c:
-        places = {mtime: c.extents(f"f{mtime}")[0].pointer for mtime in (61, 65, 120)}
+    places = dict(places_of(base, (61, 65, 120)))
     for lie in [(60, places[65]), (120, places[65]), (180, places[120]), (61, places[61])]:
         path = path_of(base, ".time")
         block = read_superblock_of(path)

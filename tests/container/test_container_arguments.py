@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from arguments import Call, attempt, one_wrong, some_wrong
+from container_checks import refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -136,9 +137,8 @@ def test_a_draft_that_cannot_be_written_costs_itself_alone(
         draft = c.changes.drafts[key]
         setattr(draft, field, wrong)
         draft.attrs_at = None
-    with pytest.raises(WinkError, match=r"1: its last changes cannot.*and 1 more") as caught:
+    with refused(WinkError, match=r"1: its last changes cannot.*and 1 more"):
         getattr(c, end)()
-    assert "\n" not in str(caught.value)
     if end == "sync":
         assert sum("cannot be written" in line for line in c.problems) == 2
         assert c.read("1") == b"old" and "new1" not in c

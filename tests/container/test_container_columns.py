@@ -11,9 +11,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from catalog_checks import store_of
-from container_checks import assert_sound, child, contents, one_line, path_of
+from catalog_checks import rows_of_catalog, save_catalog, store_of, write_catalog
+from container_checks import assert_sound, child, flip, image_of, path_of, refused
 from oracle_format import OracleError
 from oracle_read import check
 from seam import Call, disk_calls
@@ -42,9 +43,10 @@ from winkfs.container.table import FileTable
 from winkfs.errors import NotAllowed, ReadOnly, Refusal
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
-    return tmp_path / "c"
+def flip_behind(base: Path, text: bytes, count: int = 0) -> None:
+    """Flip a bit of the data file, so many bytes behind the start of a text."""
+    path = path_of(base, ".data")
+    flip(path, path.read_bytes().index(text) + count)
 
 
 def arrow(rows: list[tuple[str, bytes, float, Values]], columns: dict[str, str] = SCHEMA) -> Any:
@@ -238,16 +240,15 @@ def test_mixed_rows_keep_their_order_and_their_values(base: Path) -> None:
 def test_what_is_no_value_is_refused_and_nothing_is_put(
     way: str, columns: Any, what: str, base: Path
 ) -> None:
+    ways: dict[str, Callable[[Container, Any], object]] = {
+        "put": lambda c, columns: c.put("a", b"2", columns=columns),
+        "put_many": lambda c, columns: c.put_many([("a", b"2", None, columns)]),
+        "setcolumns": lambda c, columns: c.setcolumns("a", columns),
+    }
     with winkfs.create(base, columns=SCHEMA) as c:
         c.put("a", b"1", columns={"n": 1})
-        with pytest.raises((ValueError, TypeError)) as caught:
-            if way == "put":
-                c.put("a", b"2", columns=columns)
-            elif way == "put_many":
-                c.put_many([("a", b"2", None, columns)])
-            else:
-                c.setcolumns("a", columns)
-        one_line(caught.value, what)
+        with refused((ValueError, TypeError), what):
+            ways[way](c, columns)
         assert (c.read("a"), c.getcolumns("a")["n"]) == (b"1", 1)
 
 
@@ -334,9 +335,8 @@ def test_a_batch_that_is_wrong_is_refused_in_one_line(case: str, base: Path) -> 
     pa = pytest.importorskip("pyarrow")
     make_batch, what = batches()[case]
     with winkfs.create(base, columns=SCHEMA) as c:
-        with pytest.raises(ValueError, match=what) as caught:
+        with refused(ValueError, match=what):
             c.put_batch(make_batch(pa))
-        one_line(caught.value)
         assert len(c) == 0
 
 
@@ -361,6 +361,8 @@ def test_columns_are_added_dropped_and_added_again(base: Path) -> None:
     with winkfs.create(base) as c:
         assert c.columns == {}
         c.put("old", b"1")
+        assert c.getcolumns("old") == {}
+        assert [entry.columns for entry in c.scan()] == [{}]
         c.setxattrs("old", {b"user.n": b"+7", b"user.lang": b"\xff"})
         c.add_columns({"n": "int64", "lang": "string"})
         assert c.getcolumns("old") == {"n": 7, "lang": None}
@@ -448,9 +450,7 @@ def test_files_are_shown_with_the_columns_of_today(writable: bool, base: Path) -
 def test_types_are_shown_as_stored_under_a_damaged_declaration(base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64"}) as c:
         c.put("a", b"1", columns={"n": 1})
-    data = path_of(base, ".data").read_bytes()
-    at = data.index(b"columns/C0")
-    path_of(base, ".data").write_bytes(data[:at] + b"C" + data[at + 1 :])
+    flip_behind(base, b"columns/C0")
     with winkfs.open(base) as c:
         assert c.columns == {}
         assert "its columns cannot be read" in c.problems[0]
@@ -467,9 +467,8 @@ def test_a_file_whose_old_attribute_fits_no_column_can_change(base: Path) -> Non
         c.setxattrs("a", c.getxattrs("a") | {b"user.x": b"1"})
         assert c.getcolumns("a") == {"n": None}
         assert c.getxattrs("a")[b"user.n"] == b"abc"
-        with pytest.raises(Refusal) as caught:
+        with refused(Refusal, "n is int64"):
             c.setxattrs("a", {b"user.n": b"other"})
-        one_line(caught.value, "n is int64")
 
 
 def test_columns_travel_with_attributes(base: Path) -> None:
@@ -491,9 +490,8 @@ def test_columns_travel_with_attributes(base: Path) -> None:
 )  # fmt: skip
 def test_columns_that_cannot_be_added_change_nothing(schema: dict[str, str], base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64"}) as c:
-        with pytest.raises(ValueError, match="column") as caught:
+        with refused(ValueError, match="column"):
             c.add_columns(schema)
-        one_line(caught.value)
         assert c.columns == {"n": "int64"}
         with pytest.raises(ValueError, match="no column 'x'"):
             c.drop_columns(["n", "x"])
@@ -517,9 +515,8 @@ def test_a_container_that_is_not_made_is_not_there(base: Path) -> None:
 
 def test_classic_containers_and_readers_declare_nothing(base: Path) -> None:
     with winkfs.create(base, classic=True) as c:
-        with pytest.raises(NotAllowed) as caught:
+        with refused(NotAllowed, "columns"):
             c.add_columns({"n": "int64"})
-        one_line(caught.value, "columns")
         assert c.columns == {}
         c.put("a", b"1")
         assert list(c.names(where="size = 1")) == ["a"]
@@ -543,11 +540,6 @@ def test_many_columns_and_all_types(base: Path) -> None:
 # --- the catalog ---
 
 
-def written(base: Path) -> None:
-    with winkfs.open(base, "a") as c:
-        c.save_catalog()
-
-
 def behind(base: Path) -> None:
     """Changes that no catalog knows."""
     with winkfs.open(base, "a") as c:
@@ -567,17 +559,17 @@ def change(c: Container) -> None:
 
 
 def with_runs(base: Path) -> None:
-    written(base)
+    save_catalog(base)
     for _ in range(2):
         behind(base)
-        written(base)
+        save_catalog(base)
     with store_of(base) as store, open_catalog(store) as catalog:
         assert len(catalog.runs) > 1
 
 
 def added_behind(base: Path) -> None:
     """One column is newer than the catalog."""
-    written(base)
+    save_catalog(base)
     with winkfs.open(base, "a") as c:
         c.drop_columns(["lang"])
         c.sync()
@@ -586,15 +578,14 @@ def added_behind(base: Path) -> None:
 
 
 def broken(base: Path) -> None:
-    written(base)
-    raw = bytearray(path_of(base, ".cat").read_bytes())
-    for at in range(5000, len(raw), 997):
-        raw[at] ^= 0x10
-    path_of(base, ".cat").write_bytes(raw)
+    save_catalog(base)
+    path = path_of(base, ".cat")
+    for at in range(5000, path.stat().st_size, 997):
+        flip(path, at)
 
 
 def cut(base: Path) -> None:
-    written(base)
+    save_catalog(base)
     os.truncate(path_of(base, ".cat"), path_of(base, ".cat").stat().st_size // 2)
 
 
@@ -611,9 +602,9 @@ def no_index(base: Path) -> None:
 
 STATES: dict[str, Callable[[Path], object]] = {
     "missing": lambda base: path_of(base, ".cat").unlink(missing_ok=True),
-    "written": written,
+    "written": save_catalog,
     "reindexed": lambda base: winkfs.reindex(base),
-    "behind": lambda base: (written(base), behind(base)),
+    "behind": lambda base: (save_catalog(base), behind(base)),
     "runs": with_runs,
     "runs and behind": lambda base: (with_runs(base), behind(base)),
     "column behind": added_behind,
@@ -646,7 +637,7 @@ def test_answers_are_those_of_a_loop_whatever_the_catalog(
 
 def test_conditions_go_with_times_prefixes_and_globs(base: Path) -> None:
     make(base, 500)
-    for step in (written, behind):
+    for step in (save_catalog, behind):
         step(base)
         with winkfs.open(base) as c:
             all_of = known(c)
@@ -669,14 +660,12 @@ def test_blocks_that_cannot_be_meant_are_not_read(base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64"}) as c:
         c.put_many((f"{i:05d}", b"", 1.0, {"n": i}) for i in range(20_000))
     winkfs.reindex(base)
-    raw = bytearray(path_of(base, ".cat").read_bytes())
     with store_of(base) as store, open_catalog(store) as catalog:
         run = catalog.runs[0]
-        for i in range(len(run.firsts)):
-            for pos in (int(run.parts["pos"][i]), int(run.values["n"]["pos"][i])):
-                if i != 10:
-                    raw[pos + 40] ^= 1
-    path_of(base, ".cat").write_bytes(raw)
+        places = np.concatenate([run.parts["pos"], run.values["n"]["pos"]]) + 40
+    kept = (10, 10 + len(run.firsts))
+    for at in np.delete(places, kept).tolist():
+        flip(path_of(base, ".cat"), at)
     with winkfs.open(base) as c:
         assert list(c.names(where="n = 10500")) == ["10500"]
         assert c.store.remarks == []
@@ -690,10 +679,8 @@ def test_the_oracle_reads_columns(base: Path) -> None:
     winkfs.reindex(base)
     tree = check(base)
     assert len(tree.files) == 1100
-    with winkfs.open(base, "a") as c:
-        change(c)
-        c.sync()
-        c.save_catalog()
+    behind(base)
+    save_catalog(base)
     check(base)  # of two runs
 
 
@@ -702,8 +689,7 @@ def test_the_oracle_finds_what_is_wrong_with_columns(
     fault: str, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(base, 300)
-    with winkfs.open(base, "a") as c:
-        change(c)
+    behind(base)
     of = Column.of.__func__  # type: ignore[attr-defined]
 
     def wrong(cls: type[Column], kind: str, texts: list[bytes | None]) -> Column:
@@ -731,24 +717,14 @@ def test_the_oracle_finds_what_is_wrong_with_columns(
 
 
 def test_verify_finds_a_catalog_with_other_values(base: Path) -> None:
-    from winkformats.disk.posix import FileStorage
-    from winkfs.container.ondisk.catalog import CatalogWriter
-
     make(base, 60)
     winkfs.reindex(base)
     assert winkfs.verify(base).problems == []
-    with store_of(base) as store, open_catalog(store) as catalog:
-        (rows,) = catalog.rows(list(SCHEMA))
-        end, contid, schema = store.kv.end, store.settings.contid, dict(store.schema)
-        clashes = catalog.clashes
+    rows, end, clashes = rows_of_catalog(base)
     wrong = rows.values.copy()
     at = next(i for i, word in enumerate(wrong) if b"de" in word)
     wrong[at] = wrong[at].replace(b"de", b"en")
-    with FileStorage(path_of(base, ".cat"), "w") as storage:
-        storage.truncate(0)
-        writer = CatalogWriter.create(storage, {"CONTID": contid}, schema)
-        writer.write_run([FileTable(rows.names, rows.numbers, wrong)])
-        writer.finish(end, 0, clashes)
+    write_catalog(base, FileTable(rows.names, rows.numbers, wrong), end, clashes)
     (problem,) = winkfs.verify(base).problems
     assert "reindex" in problem
 
@@ -766,7 +742,7 @@ def test_compact_keeps_columns(order: str, ao: bool, base: Path) -> None:
             for name in list(wanted)[:50]:
                 c.delete(name)
                 del wanted[name]
-    written(base)
+    save_catalog(base)
     compact(base, order=order)
     with winkfs.open(base) as c:
         assert c.columns == {**{k: v for k, v in SCHEMA.items() if k != "raw"}, "raw": "binary",
@@ -787,12 +763,10 @@ def test_compact_keeps_columns(order: str, ao: bool, base: Path) -> None:
 @pytest.mark.parametrize("how", ["repair", "salvage", "repair without superblocks"])
 def test_columns_survive_a_damaged_file_and_what_repairs_it(how: str, ao: bool, base: Path) -> None:
     wanted = make(base, 100, ao=ao)
-    raw = bytearray(path_of(base, ".data").read_bytes())
-    at = raw.index(b"d1/f00052/I0")
-    raw[at + 20] ^= 0xFF
+    flip_behind(base, b"d1/f00052/I0", 20)
     if how.endswith("superblocks"):
-        raw[:8192] = bytes(8192)
-    path_of(base, ".data").write_bytes(raw)
+        with path_of(base, ".data").open("r+b") as file:
+            file.write(bytes(8192))
     out = base
     if how == "salvage":
         out = base.with_name("out")
@@ -813,9 +787,7 @@ def test_columns_survive_a_damaged_file_and_what_repairs_it(how: str, ao: bool, 
 def test_a_file_with_damaged_values_raises_and_is_never_skipped(state: str, base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64"}) as c:
         c.put_many((f"{i:05d}", b"", 1.0, {"n": i}) for i in range(3000))
-    raw = bytearray(path_of(base, ".data").read_bytes())
-    raw[raw.index(b"user.n\0\0\0\x042500") + 12] ^= 1
-    path_of(base, ".data").write_bytes(raw)
+    flip_behind(base, b"user.n\0\0\0\x042500", 12)
     STATES[state](base)
     with winkfs.open(base) as c:
         for text in ("n = 2500", "n = 7", "n < 0", "n is null", "not n > 5", "path like '%2500'"):
@@ -850,9 +822,7 @@ def test_rollback_takes_columns_back(base: Path) -> None:
 
 def test_a_damaged_schema_is_reported_and_declared_again(base: Path) -> None:
     wanted = make(base, 30)
-    raw = bytearray(path_of(base, ".data").read_bytes())
-    raw[raw.index(b"lang:string")] ^= 1
-    path_of(base, ".data").write_bytes(raw)
+    flip_behind(base, b"lang:string")
     with winkfs.open(base) as c:
         assert c.columns == {}
         assert any("columns cannot be read" in note for note in c.notes)
@@ -932,7 +902,7 @@ def test_readers_see_columns_with_the_sync_that_adds_them(base: Path) -> None:
 
 def test_values_that_are_not_synced_can_be_asked_for(base: Path) -> None:
     make(base, 60)
-    written(base)
+    save_catalog(base)
     with winkfs.open(base, "a") as c:
         change(c)
         c.put("open", b"1", columns={"n": 5})
@@ -945,25 +915,14 @@ def test_values_that_are_not_synced_can_be_asked_for(base: Path) -> None:
         assert list(c.names(where="n = 6")) == ["closed"]
 
 
-def test_data_of_earlier_versions_has_no_columns(base: Path) -> None:
-    with winkfs.create(base) as c:
-        c.put("a", b"1")
-        assert c.getcolumns("a") == {}
-        assert [e.columns for e in c.scan()] == [{}]
-    with winkfs.open(base) as c:
-        assert contents(c) == {b"a": b"1"}
-        assert c.columns == {}
-
-
 @pytest.mark.in_memory
 def test_flipped_bytes_of_a_catalog_change_no_answer(
-    tmp_path: Path, every: Callable[[str], slice]
+    base: Path, every: Callable[[str], slice]
 ) -> None:
-    base = tmp_path / "c"
     make(base, 24)
     winkfs.reindex(base)
     behind(base)
-    written(base)
+    save_catalog(base)
     path = path_of(base, ".cat")
     raw = path.read_bytes()
     with winkfs.open(base) as c:
@@ -1005,22 +964,17 @@ def test_the_next_writer_marks_columns_replaced_before_a_kill(
     c.add_columns({"c": "int64"}) if change == "add" else c.drop_columns(["b"])
     with disk_calls(stop), pytest.raises(KeyboardInterrupt):
         c.sync()
-    images = {path: path.read_bytes() for path in base.parent.iterdir() if path.suffix != ".lock"}
+    image = image_of(base)
     c.close()
-    for path in base.parent.iterdir():
-        if path in images:
-            path.write_bytes(images[path])
-        elif path.suffix != ".lock":
-            path.unlink()
-    assert winkfs.verify(base).problems == []
-    with winkfs.open(base, "a") as c:
+    assert winkfs.verify(image).problems == []
+    with winkfs.open(image, "a") as c:
         assert c.columns == {"a": "int64"} | (
             {"b": "int64", "c": "int64"} if change == "add" else {}
         )
         c.put("y", b"2", columns={"a": 2})
-    assert winkfs.verify(base).problems == []
-    check(base)
-    with winkfs.open(base) as c:
+    assert winkfs.verify(image).problems == []
+    check(image)
+    with winkfs.open(image) as c:
         live = [e for e in c.store.kv.iterate() if e.key == b"columns/C0" and not e.deleted]
         assert len(live) == 1
         assert [entry.name for entry in c.scan(where="a > 0")] == ["x", "y"]

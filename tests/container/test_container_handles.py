@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from container_checks import assert_sound, path_of, run
+from container_checks import assert_sound, make, path_of, read, run
 from openfiles import held
 from seam import Call, disk_calls
 
 import winkfs
 from winkfs import Container
 from winkfs.dataset.dataset import create as create_dataset
-from winkfs.errors import Locked
 
 pytestmark = pytest.mark.slow
 
@@ -25,11 +24,9 @@ MANY = 3000
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    path = tmp_path / "c"
-    with winkfs.create(path) as container:
-        container.put_many((f"n{i}", b"%d" % i) for i in range(MANY))
-    return path
+def base(base: Path) -> Path:
+    make(base, {f"n{i}": b"%d" % i for i in range(MANY)})
+    return base
 
 
 @contextmanager
@@ -86,13 +83,14 @@ def test_a_writer_dropped_in_the_middle_of_much_writing(base: Path) -> None:
     assert winkfs.verify(base).files == MANY
 
 
-def test_a_writer_in_a_cycle_is_collected(base: Path) -> None:
-    class Owner:
-        def __init__(self) -> None:
-            self.me, self.container = self, winkfs.open(base, "a")
+class Cycle:
+    def __init__(self, base: Path) -> None:
+        self.me, self.container = self, winkfs.open(base, "a")
 
+
+def test_a_writer_in_a_cycle_is_collected(base: Path) -> None:
     with warned("unclosed writer"):
-        Owner()
+        Cycle(base)
         gc.collect()
     winkfs.open(base, "a").close()
 
@@ -110,14 +108,10 @@ def test_a_writer_is_collected_by_its_own_writing_thread(base: Path) -> None:
             dropped.wait(60)
             gc.collect()
 
-    class Owner:
-        def __init__(self) -> None:
-            self.me, self.container = self, winkfs.open(base, "a")
-
     with disk_calls(collect):
         gc.disable()
         try:
-            owner = Owner()
+            owner = Cycle(base)
             owner.container.put_many((f"m{i}", bytes(3000)) for i in range(900))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)
@@ -189,12 +183,6 @@ def test_a_dropped_writer_of_a_data_set_publishes_nothing(tmp_path: Path) -> Non
         assert len(reader) == 0
 
 
-def test_a_lock_held_by_this_process_is_reported_as_such(base: Path) -> None:
-    with winkfs.open(base, "a"), pytest.raises(Locked, match="this process") as caught:
-        winkfs.open(base, "a")
-    assert "\n" not in str(caught.value)
-
-
 CHILD = """
 import gc, os, sys, warnings, winkfs
 warnings.simplefilter("error")
@@ -216,6 +204,5 @@ c.close()
 
 def test_a_forked_child_that_drops_a_handle_keeps_the_parent_s(base: Path) -> None:
     assert run(CHILD, base) == "False True\n"
-    with winkfs.open(base) as reader:
-        assert reader.read("mine") == b"1" * 3_000_000
+    assert read(base, "mine") == b"1" * 3_000_000
     assert winkfs.verify(base).problems == []

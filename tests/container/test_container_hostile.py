@@ -11,10 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import commands
 import pytest
 from commands import Run
-from container_checks import ROOT
+from container_checks import ROOT, environment
 
 import winkfs
 from winkformats.errors import CorruptError, FormatError
@@ -26,16 +25,13 @@ from winkfs.results.digestshard import DigestShardWriter
 
 pytestmark = pytest.mark.slow
 
-run = commands.run  # a fixture
-
 
 @pytest.mark.parametrize("kind", ["superblocks", "inodes"])
 def test_numbers_that_make_no_sense_under_right_checksums(kind: str, seed: int, soak: bool) -> None:
-    paths = os.pathsep.join(str(ROOT / part) for part in (".", "formats", "mount"))
     count = {"superblocks": 25, "inodes": 12}[kind] * (100 if soak else 1)
     done = subprocess.run(
         [sys.executable, ROOT / "tests" / "hostile.py", kind, str(seed), str(count)],
-        env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False,
+        env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
@@ -53,11 +49,10 @@ def test_numbers_that_make_no_sense_under_right_checksums(kind: str, seed: int, 
     ],
 )
 def test_a_superblock_with_a_right_checksum_and_a_wrong_number(
-    suffix: str, name: str, value: int, tmp_path: Path
+    suffix: str, name: str, value: int, base: Path
 ) -> None:
     import hostile
 
-    base = tmp_path / "c"
     hostile.ordinary(base, {})
     path = base.with_suffix(suffix)
     with hostile.open_file(str(path)) as storage:

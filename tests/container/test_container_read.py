@@ -8,11 +8,9 @@ import resource
 import time
 from pathlib import Path
 
-import container_checks
 import numpy as np
 import pytest
-from container_checks import VARIANTS, assert_sound, contents, one_line
-from container_checks import short_way as short_way  # a fixture
+from container_checks import VARIANTS, assert_sound, contents, make, path_of, refused
 from openfiles import opened
 
 import winkfs
@@ -20,7 +18,7 @@ from winkformats import native
 from winkfs import Container, CorruptError
 from winkfs.container.short import LOOK
 
-base, c = container_checks.base, container_checks.c  # fixtures
+pytestmark = pytest.mark.in_memory
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -43,17 +41,15 @@ def test_parts_of_a_file(synced: bool, base: Path) -> None:
         assert container.read("a", 1 << 62, 5) == b""
 
 
-def test_a_negative_offset_is_refused(c: Container) -> None:
-    c.put("a", b"data")
+def test_a_negative_offset_is_refused(kept: Container) -> None:
     for verb in (
-        lambda: c.read("a", -1),
-        lambda: c.read("a", -1, 2),
-        lambda: c.write("a", -1, b"x"),
-        lambda: c.truncate("a", -1),
+        lambda: kept.read("a", -1),
+        lambda: kept.read("a", -1, 2),
+        lambda: kept.write("a", -1, b"x"),
+        lambda: kept.truncate("a", -1),
     ):
         with pytest.raises(ValueError, match="-1"):
             verb()
-    assert c.read("a") == b"data"
 
 
 def test_get_many_keeps_the_order_and_repeats(c: Container) -> None:
@@ -66,12 +62,12 @@ def test_get_many_keeps_the_order_and_repeats(c: Container) -> None:
 
 @pytest.mark.parametrize("last", ["a", "a" * 40, "a" * 3000])
 def test_get_many_of_names_of_all_lengths_at_the_end_of_the_file(last: str, base: Path) -> None:
-    names = ["n" * length for length in (1, 2, 150, 1000, 20_000)]
+    names = [*("n" * length for length in (1, 2, 150, 1000, 20_000)), last]
     for data in (b"", b"x", b"x" * 3000):
-        with winkfs.create(base.with_name(f"c{len(data)}")) as container:
-            container.put_many((name, data) for name in [*names, last])
-        with winkfs.open(base.with_name(f"c{len(data)}")) as container:
-            assert list(container.get_many([*names, last])) == [data] * 6
+        where = base.with_name(f"c{len(data)}")
+        make(where, dict.fromkeys(names, data))
+        with winkfs.open(where) as container:
+            assert list(container.get_many(names)) == [data] * 6
             assert list(container.get_many([last])) == [data]
 
 
@@ -81,10 +77,9 @@ def test_get_many_gives_what_comes_before_a_missing_name(at: int, c: Container) 
     c.put_many((name, name.encode()) for name in names)
     names[at] = "missing"
     found = []
-    with pytest.raises(FileNotFoundError) as caught:
+    with refused(FileNotFoundError, "missing"):
         for data in c.get_many(names):
             found.append(data)
-    one_line(caught.value, "missing")
     assert found == [name.encode() for name in names[:at]]
 
 
@@ -144,7 +139,7 @@ def test_files_with_attributes_are_read_the_short_way(base: Path) -> None:
 def test_a_flipped_bit_of_a_file_with_attributes_is_found(base: Path) -> None:
     """Whichever way it is read: right bytes, or an error."""
     attributed(base)
-    path = base.with_name(base.name + ".data")
+    path = path_of(base, ".data")
     whole, names = path.read_bytes(), [name for name in ATTRIBUTED if name != "mode"]
     start = whole.index(b"2" * 100) - 10
     for at in range(start, whole.index(b"3" * 100) - 11):
@@ -169,8 +164,7 @@ def way(container: winkfs.Container | winkfs.Dataset) -> str:
 def test_the_first_files_are_read_by_reads_and_the_others_mapped(base: Path) -> None:
     sizes = [0, 1, 100, 5_000, 2_000_000, 3, 3_000, 60]
     files = {f"n{i}": bytes([i]) * sizes[i % len(sizes)] for i in range(64)}
-    with winkfs.create(base) as c:
-        c.put_many(files.items())
+    make(base, files)
     with winkfs.open(base) as c:
         assert c.read("n1") == files["n1"] and way(c) == "reads"
         for turn in range(3):
@@ -208,8 +202,7 @@ def test_what_is_read_by_reads_is_as_the_writer_left_it(base: Path) -> None:
     winkfs.reindex(base)  # BASE.idx is another file
     with winkfs.open(base) as c:
         assert c.read("n7") == b"changed"
-        data = base.with_name(base.name + ".data")
-        os.truncate(data, data.stat().st_size // 2)
+        os.truncate(f"{base}.data", os.path.getsize(f"{base}.data") // 2)
         with pytest.raises(CorruptError):
             [c.read(f"between{i}") for i in range(200)]
     with pytest.raises(ValueError, match="closed"):
@@ -218,13 +211,11 @@ def test_what_is_read_by_reads_is_as_the_writer_left_it(base: Path) -> None:
 
 def test_own_changes_are_read_before_any_sync(base: Path) -> None:
     with winkfs.create(base) as container:
-        model = {b"put": b"1"}
         container.put("put", b"1")
-        assert contents(container) == model
+        assert contents(container) == {b"put": b"1"}
         container.put_many([("many", b"2"), ("many too", b"")])
-        model |= {b"many": b"2", b"many too": b""}
         assert container.read("many") == b"2"
-        assert contents(container) == model
+        assert contents(container) == {b"put": b"1", b"many": b"2", b"many too": b""}
         container.append("put", b"+")
         assert container.read("put") == b"1+"
         assert container.read("put", 1, 5) == b"+"
@@ -232,15 +223,15 @@ def test_own_changes_are_read_before_any_sync(base: Path) -> None:
         container.write("many", 3, b"!")
         assert container.read("many") == b"2\0\0!"
         container.truncate("many too", 3)
-        model |= {b"put": b"1+", b"many": b"2\0\0!", b"many too": bytes(3)}
-        assert contents(container) == model
+        changed = {b"put": b"1+", b"many": b"2\0\0!", b"many too": bytes(3)}
+        assert contents(container) == changed
         container.rename("put", "moved")
         container.append("moved", b"+")
         container.delete("many")
         assert container.read("moved") == b"1++"
-        model = {b"moved": b"1++", b"many too": bytes(3)}
-        assert contents(container) == model
-    assert_sound(base, model)
+        left = {b"moved": b"1++", b"many too": bytes(3)}
+        assert contents(container) == left
+    assert_sound(base, left)
 
 
 def test_open_file_reads_and_seeks(c: Container) -> None:
@@ -264,24 +255,15 @@ def test_open_file_reads_and_seeks(c: Container) -> None:
         assert file.read(5) == b""
         file.seek(0)
         assert file.read() == data
-        with pytest.raises(OSError) as caught:
+        with refused(OSError, code=errno.EINVAL):
             file.seek(-1)
-        assert caught.value.errno == errno.EINVAL
         with pytest.raises(ValueError):
             file.seek(0, 9)
         with pytest.raises((OSError, io.UnsupportedOperation)):
             file.write(b"x")
-    for closed in (file.read, lambda: file.seek(0)):
+    for closed in (file.read, file.tell, lambda: file.seek(0)):
         with pytest.raises(ValueError):
             closed()
-
-
-def test_tell_on_a_closed_file_raises(c: Container) -> None:
-    c.put("a", b"1")
-    file = c.open_file("a")
-    file.close()
-    with pytest.raises(ValueError):
-        file.tell()
 
 
 def test_open_file_under_the_wrappers_of_io(c: Container) -> None:
@@ -311,9 +293,8 @@ def test_open_file_of_nothing(c: Container) -> None:
 )  # fmt: skip
 def test_open_file_is_for_reading(mode: str, what: str, c: Container) -> None:
     c.put("a", b"1")
-    with pytest.raises(ValueError, match="'rb'") as caught:
+    with refused(ValueError, "'rb'", what):
         c.open_file("a", mode)
-    assert what in str(caught.value)
 
 
 def test_open_file_is_buffered_as_open_does_it(c: Container) -> None:
@@ -376,9 +357,8 @@ def test_a_hole_larger_than_the_memory_is_an_error_of_that_file(base: Path) -> N
             lambda: list(c.get_many(["other", "hole"])),
             lambda: [entry.read() for entry in c.scan()],
         ):
-            with pytest.raises(OSError, match="to be read at once") as caught:
+            with refused(OSError, code=errno.EFBIG, match="to be read at once"):
                 read()
-            assert caught.value.errno == errno.EFBIG
         assert c.read("hole", 1 << 49, 5) == bytes(5)
         with c.open_file("hole") as file:
             assert file.read(3) == b"1\0\0"
@@ -536,8 +516,7 @@ def test_a_scan_left_in_the_middle_closes_its_file(c: Container, base: Path) -> 
 
 
 def test_a_short_name_at_the_end_of_what_a_reader_has_mapped(base: Path) -> None:
-    with winkfs.create(base) as container:
-        container.put_many([("a much longer name", b"1"), ("a", b"3")])
+    make(base, {"a much longer name": b"1", "a": b"3"})
     with winkfs.open(base) as reader, winkfs.open(base, "a") as writer:
         assert list(reader.get_many(["a"])) == [b"3"]
         writer.put("b", b"4")  # the file ends later now; nothing behind the old end is asked for
@@ -545,11 +524,10 @@ def test_a_short_name_at_the_end_of_what_a_reader_has_mapped(base: Path) -> None
         assert list(reader.get_many(["a", "a much longer name"])) == [b"3", b"1"]
 
 
-def test_a_read_needs_no_descriptor_more(tmp_path):
+def test_a_read_needs_no_descriptor_more(base: Path) -> None:
     """Where a process has as many open files as it may have, what is open is read all the same."""
-    with winkfs.create(tmp_path / "c") as c:
-        c.put_many((f"{n}", b"%d" % n) for n in range(2000))
-    with winkfs.open(tmp_path / "c") as c:
+    make(base, {f"{n}": b"%d" % n for n in range(2000)})
+    with winkfs.open(base) as c:
         time.sleep(2 * LOOK)  # the next read makes the short way anew
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         free = os.dup(0)

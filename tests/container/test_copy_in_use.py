@@ -77,25 +77,24 @@ def by_file(source: Path, target: Path, suffixes: tuple[str, ...]) -> None:
             continue
 
 
-def copy(how: int, source: Path, target: Path) -> str:
-    orders = list(itertools.permutations((".data", ".idx", ".cat")))
-    if how % 4 == 0:
-        subprocess.run(["cp", "-a", "--reflink=never", source, target], check=False,
-                       capture_output=True)  # fmt: skip
-        return "cp"
-    if how % 4 == 1 and shutil.which("rsync"):
-        subprocess.run(["rsync", "-a", f"{source}/", f"{target}/"], check=False,
-                       capture_output=True)  # fmt: skip
-        return "rsync"
-    if how % 4 == 2:
-        target.mkdir()
-        tar = subprocess.Popen(["tar", "c", "-C", source, "."], stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
-        subprocess.run(["tar", "x", "-C", target], stdin=tar.stdout, check=False)
-        tar.communicate()
-        return "tar"
-    by_file(source, target, orders[how // 4 % len(orders)])
-    return "file by file"
+PROGRAMS = {
+    "cp": 'cp -a --reflink=never "$0" "$1"',
+    "rsync": 'rsync -a "$0/" "$1/"',
+    "tar": 'mkdir "$1" && tar c -C "$0" . | tar x -C "$1"',
+}
+ORDERS = list(itertools.permutations((".data", ".idx", ".cat")))
+
+
+def copy(number: int, source: Path, target: Path) -> str:
+    """Copy a folder in one of the ways, in turn -> how."""
+    tools = [*filter(shutil.which, PROGRAMS), "file by file"]
+    tool = tools[number % len(tools)]
+    if tool in PROGRAMS:
+        command = ["sh", "-c", PROGRAMS[tool], source, target]
+        subprocess.run(command, check=False, capture_output=True)
+    else:
+        by_file(source, target, ORDERS[number // len(tools) % len(ORDERS)])
+    return tool
 
 
 def judged(base: str) -> str:

@@ -9,22 +9,21 @@ import os
 import random
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
-import container_checks
 import pytest
-from container_checks import assert_sound, child, contents, copy_files, path_of
+from container_checks import VARIANTS, assert_sound, child, contents, copy_files, make, path_of
 from folders import MEMORY
 from oracle_read import check
 from seam import disk_calls
 
 import winkfs
 
-pytestmark = pytest.mark.slow
-
-base = container_checks.base  # fixture
+pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 
 KILLS = int(os.environ.get("WINKFS_KILLS", "2"))
 Model = dict[bytes, bytes]
@@ -33,32 +32,20 @@ Model = dict[bytes, bytes]
 # --- kill -9 ------------------------------------------------------------------------------------
 
 PUT_MANY = """
-import random, sys, winkfs
+import json, random, sys, winkfs
 base, seed = sys.argv[1], int(sys.argv[2])
 dice = random.Random(seed)
 with winkfs.open(base, "a") as c:
     for batch in range(100_000):
-        size = dice.choice([1, 10, 100, 400])
-        data = b"%d." % batch
-        c.put_many((f"{batch}.{i}", data + b"%d." % i * (i % 90)) for i in range(size))
+        new = {f"{seed}.{batch}.{i}": f"{batch}.{i}." * (i % 90)
+               for i in range(dice.choice([1, 10, 100, 400]))}
         if batch % 5 == 4:
-            c.put_many((f"again.{i}", data * i) for i in range(50))
+            new |= {f"again.{i}": f"{batch}." * i for i in range(50)}
+        c.put_many((n, t.encode()) for n, t in new.items())
+        print(json.dumps(new), flush=True)  # what this sync is going to make durable
         c.sync()
-        print(batch, size, flush=True)
+        print("synced", flush=True)
 """
-
-
-def put_many_model(lines: list[str]) -> Model:
-    """The files of the batches that were reported, and of which file they may be newer."""
-    model: Model = {}
-    for line in lines:
-        batch, size = map(int, line.split())
-        data = b"%d." % batch
-        model |= {b"%d.%d" % (batch, i): data + b"%d." % i * (i % 90) for i in range(size)}
-        if batch % 5 == 4:
-            model |= {b"again.%d" % i: data * i for i in range(50)}
-    return model
-
 
 MIXED = """
 import json, random, sys, winkfs
@@ -67,6 +54,7 @@ dice = random.Random(seed)
 with winkfs.open(base, "a") as c:
     files = {n: c.read(n).decode() for n in c.names()}
     for turn in range(100_000):
+        old = dict(files)
         for _ in range(dice.choice([1, 5, 40])):
             name, text = f"n{dice.randrange(60)}", f"<{turn}>" * dice.choice([0, 1, 60, 9000])
             verb = dice.choice(["put", "append", "delete", "rename", "write", "cut", "many"])
@@ -94,10 +82,14 @@ with winkfs.open(base, "a") as c:
                 new = {f"n{dice.randrange(60)}": f"{i}" * dice.randrange(50) for i in range(30)}
                 c.put_many((n, t.encode()) for n, t in new.items())
                 files.update(new)
-        print(json.dumps(files), flush=True)  # what this sync is going to make durable
+        names = [n for n in old | files if old.get(n) != files.get(n)]
+        print(json.dumps({n: files.get(n) for n in names}), flush=True)  # null: deleted
         c.sync()
         print("synced", flush=True)
 """
+
+
+PROGRAMS = {"put_many": PUT_MANY, "changes of all kinds": MIXED}
 
 
 def killed(code: str, base: Path, seed: int, after: float) -> list[str]:
@@ -105,12 +97,18 @@ def killed(code: str, base: Path, seed: int, after: float) -> list[str]:
     with child(code, base, str(seed)) as process:
         assert process.stdout
         first = process.stdout.readline()
-        time.sleep(after)
-        process.kill()
+        threading.Timer(after, process.kill).start()
         rest = process.stdout.read()
     assert process.returncode == -9
     lines = (first + rest).split(b"\n")
     return [line.decode() for line in lines[:-1]]  # what follows the last newline was cut
+
+
+def changed(model: Model, line: str) -> Model:
+    """The files after the changes that a line has."""
+    changes = {name.encode(): text for name, text in json.loads(line).items()}
+    kept = {name: data for name, data in model.items() if name not in changes}
+    return kept | {name: text.encode() for name, text in changes.items() if text is not None}
 
 
 def assert_recovers(base: Path) -> Model:
@@ -128,47 +126,29 @@ def assert_recovers(base: Path) -> Model:
     return found
 
 
-@pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
-def test_kill_of_a_put_many_loop_loses_nothing_synced(variant: dict[str, bool], base: Path) -> None:
-    dice = random.Random()
-    for _ in range(KILLS):
-        seed = dice.randrange(1 << 30)
-        for path in base.parent.glob("c.*"):
-            path.unlink()
-        winkfs.create(base, **variant).close()
-        lines = killed(PUT_MANY, base, seed, dice.random() * 0.1)
-        found = assert_recovers(base)
-        model = put_many_model(lines)
-        again = {name for name in model if name.startswith(b"again")}
-        for name in model.keys() - again:
-            assert found[name] == model[name], (seed, name)
-        last = int(lines[-1].split()[0])
-        for name in found.keys() - model.keys() - again:
-            if not name.startswith(b"again"):
-                assert int(name.split(b".")[0]) == last + 1  # synced, and not yet reported
-        for name in again:
-            turn = (last + 1) // 5 * 5 + 4
-            newer = b"%d." % turn * int(name[6:])
-            assert found[name] in (model[name], newer), (seed, name)
-
-
-@pytest.mark.parametrize("variant", [{}, {"classic": True}])
-def test_kill_among_changes_of_all_kinds(variant: dict[str, bool], base: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "variant"),
+    [
+        ("put_many", "plain"),
+        ("put_many", "classic"),
+        ("put_many", "ao"),
+        ("changes of all kinds", "plain"),
+        ("changes of all kinds", "classic"),
+    ],
+)
+def test_a_kill_loses_nothing_synced(program: str, variant: str, base: Path) -> None:
     """Life after life on the same container: each must show the last sync or the one under way."""
-    winkfs.create(base, **variant).close()
+    winkfs.create(base, **VARIANTS[variant]).close()
     dice = random.Random()
     before: Model = {}
     for _ in range(KILLS):
         seed = dice.randrange(1 << 30)
-        lines = killed(MIXED, base, seed, dice.random() * 0.3)
-        states = [line for line in lines if line != "synced"]
-        allowed = [
-            {name.encode(): text.encode() for name, text in json.loads(state).items()}
-            for state in states
-        ]
-        synced = lines.count("synced")
+        lines = killed(PROGRAMS[program], base, seed, dice.random() * 0.3)
+        changes = [line for line in lines if line != "synced"]
+        states = list(accumulate(changes, changed, initial=before))
         found = assert_recovers(base)
-        assert found in [before, *allowed][synced : synced + 2], seed
+        synced = len(lines) - len(changes)
+        assert found in states[synced : synced + 2], seed
         before = found
 
 
@@ -179,8 +159,7 @@ def test_kill_between_two_delflags(
 ) -> None:
     """The flags of one sync reach the disk one by one; a writer finishes what is left of them."""
     copy = base.with_name("copy")
-    with winkfs.create(base, **variant) as writer:
-        writer.put_many((f"n{i}", b"%d" % i * 9) for i in range(8))
+    make(base, {f"n{i}": b"%d" % i * 9 for i in range(8)}, **variant)
     with winkfs.open(base, "a") as writer:
         writer.put("n1", b"again")  # what it replaces lies below the index
         writer.put("tail", b"first")
@@ -217,28 +196,27 @@ FILES = 40
 def made(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A folder with a container "c", its earlier state "old", and a stranger "other"."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        make(Path(folder), request.param)
+        make_three(Path(folder), request.param)
         yield Path(folder)
 
 
-def make(folder: Path, variant: str) -> None:
-    options = {"ao": "ao" in variant, "classic": "classic" in variant}
+def make_three(folder: Path, variant: str) -> None:
+    ao = "ao" in variant
     htalgo = 1 if variant == "md5" else None
-    with winkfs.create(folder / "c", htalgo=htalgo, timemp=10, **options) as c:
-        c.put_many((f"n{i}", b"old %d" % i, 3 * i) for i in range(FILES))
-    for suffix in (".data", ".idx", ".time"):
-        if path_of(folder / "c", suffix).exists():
-            shutil.copy(path_of(folder / "c", suffix), path_of(folder / "old", suffix))
+    options = {"ao": ao, "classic": "classic" in variant, "timemp": 10, "htalgo": htalgo}
+    make(folder / "c", ((f"n{i}", b"old %d" % i, 3 * i) for i in range(FILES)), **options)
+    for path in folder.glob("c.*"):
+        shutil.copy(path, folder / f"old{path.suffix}")
     with winkfs.open(folder / "c", "a") as c:
         for i in range(0, FILES, 10):
             c.delete(f"n{i}")
         c.put_many((f"n{i}", b"new %d" % i, 120 + i) for i in range(1, FILES, 10))
-        if not options["ao"]:
+        if not ao:
             for i in range(2, FILES, 10):
                 c.rename(f"n{i}", f"moved{i}")
             for i in range(3, FILES, 10):
                 c.append(f"n{i}", b"+")
-    with winkfs.create(folder / "other", htalgo=htalgo, timemp=10, **options) as c:
+    with winkfs.create(folder / "other", **options) as c:
         c.put_many((f"n{i}", b"other %d" % i, 3 * i) for i in range(FILES))
         for i in range(30):
             c.delete(f"n{i}")

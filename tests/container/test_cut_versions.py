@@ -11,11 +11,10 @@ from typing import Any
 import datasets
 import pytest
 from commands import Run, one_line
-from commands import run as run
+from container_checks import make, path_of, read
 from mounting import mounted
 
 import winkfs
-from winkformats import native
 from winkformats.errors import CorruptError
 from winkfs.container.repair import repair
 from winkfs.container.verify import verify
@@ -38,41 +37,33 @@ ASKED: dict[str, Callable[[Any, str], object]] = {
 }
 
 
-@pytest.fixture(params=["compiled", "python"], autouse=True)
-def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "python":
-        monkeypatch.setattr(native, "code", None)
-
-
 def change(c: Any) -> None:
     """Behind what is kept."""
-    c.put("d/f01", b"replaced")
-    c.put("d/new", b"new")
+    c.put("d/f01", b"replaced", mtime=200)
+    c.put("d/new", b"new", mtime=200)
     c.delete("d/f02")
-    c.rename("d/f03", "d/moved")
+    if not c.ao:
+        c.rename("d/f03", "d/moved")
 
 
-def make(base: Path, **options: Any) -> int:
-    """-> bytes of the data file before the last changes."""
-    with winkfs.create(base, **options) as c:
-        c.put_many(FIRST.items())
-    size = base.with_suffix(".data").stat().st_size
+def make_cut(base: Path, more: int = 0, **options: Any) -> None:
+    """A container that is cut, where it ended before its last changes or so many bytes behind."""
+    make(base, ((name, data, 100) for name, data in FIRST.items()), **options)
+    size = path_of(base, ".data").stat().st_size
     with winkfs.open(base, "a") as c:
         change(c)
     winkfs.reindex(base)
-    return size
+    os.truncate(path_of(base, ".data"), size + more)
 
 
-@pytest.fixture(params=["at an entry", "within one", "most"])
-def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    size = make(tmp_path / "c")
-    size += {"at an entry": 0, "within one": 30, "most": -3_000}[request.param]
-    os.truncate(tmp_path / "c.data", size)
-    return tmp_path / "c"
+@pytest.fixture(params=[0, 30, -3000], ids=["at an entry", "within one", "most"])
+def cut(request: pytest.FixtureRequest, base: Path) -> Path:
+    make_cut(base, request.param)
+    return base
 
 
-def test_files_of_the_cut_part_are_damaged_not_older(base: Path) -> None:
-    with winkfs.open(base) as c:
+def test_files_of_the_cut_part_are_damaged_not_older(cut: Path) -> None:
+    with winkfs.open(cut) as c:
         for name in GONE:
             for what, ask in ASKED.items():
                 with pytest.raises(CorruptError):
@@ -90,29 +81,29 @@ def test_files_of_the_cut_part_are_damaged_not_older(base: Path) -> None:
         assert f"files of its index in the part that is gone: {gone}" in str(c.problems)
 
 
-def test_verify_and_repair_name_them(base: Path, run: Run) -> None:
-    problems = verify(base).problems
+def test_verify_and_repair_name_them(cut: Path, run: Run) -> None:
+    problems = verify(cut).problems
     assert any("files of its index in the part that is gone" in line for line in problems)
     assert any(line.startswith("d/f01: its last version is gone") for line in problems)
-    assert sorted(repair(base).older) == ["d/f01", "d/f02", "d/f03"]
-    done = run("repair", "--apply", base)
+    assert sorted(repair(cut).older) == ["d/f01", "d/f02", "d/f03"]
+    done = run("repair", "--apply", cut)
     assert done.status == 1
     assert b"go back to the version of d/f01 that is there" in done.out
-    assert verify(base).problems == []
-    with winkfs.open(base) as c:
+    assert verify(cut).problems == []
+    with winkfs.open(cut) as c:
         assert c.problems == []
         for name in ("d/f01", "d/f02", "d/f03"):
             assert c.read(name) == FIRST[name]
 
 
-def test_a_writer_is_refused(base: Path, run: Run) -> None:
-    done = run("put", base, "d/more", stdin=b"x")
+def test_a_writer_is_refused(cut: Path, run: Run) -> None:
+    done = run("put", cut, "d/more", stdin=b"x")
     assert "winkfs repair" in one_line(done)
 
 
 @pytest.mark.mount
-def test_a_mount_gives_no_older_version(base: Path) -> None:
-    with mounted(base, "--ro") as there:
+def test_a_mount_gives_no_older_version(cut: Path) -> None:
+    with mounted(cut, "--ro") as there:
         for name in GONE:
             with pytest.raises(OSError, check=lambda error: error.errno == errno.EIO):
                 (there / name).read_bytes()
@@ -120,26 +111,17 @@ def test_a_mount_gives_no_older_version(base: Path) -> None:
         assert (there / "d/f04").read_bytes() == FIRST["d/f04"]
 
 
-def test_without_an_index_a_cut_file_shows_its_earlier_state(base: Path) -> None:
-    base.with_suffix(".idx").unlink()
-    with winkfs.open(base) as c:
+def test_without_an_index_a_cut_file_shows_its_earlier_state(cut: Path) -> None:
+    cut.with_suffix(".idx").unlink()
+    with winkfs.open(cut) as c:
         assert c.read("d/f01") == FIRST["d/f01"]
         assert c.problems
-    assert repair(base).older == []
+    assert repair(cut).older == []
 
 
 @pytest.mark.parametrize("options", [{"ao": True}, {"compress": "zstd"}], ids=str)
-def test_in_other_variants(tmp_path: Path, options: dict[str, Any]) -> None:
-    base = tmp_path / "c"
-    with winkfs.create(base, **options) as c:
-        c.put_many((n, d, 100) for n, d in FIRST.items())
-    size = (tmp_path / "c.data").stat().st_size
-    with winkfs.open(base, "a") as c:
-        c.put("d/f01", b"replaced", mtime=200)
-        c.put("d/new", b"new", mtime=200)
-        c.delete("d/f02")
-    winkfs.reindex(base)
-    os.truncate(tmp_path / "c.data", size)
+def test_in_other_variants(base: Path, options: dict[str, Any]) -> None:
+    make_cut(base, **options)
     with winkfs.open(base) as c:
         for name in ("d/f01", "d/new"):
             with pytest.raises(CorruptError):
@@ -154,16 +136,13 @@ def test_an_older_shard_of_a_data_set_does_not_stand_in(tmp_path: Path) -> None:
     datasets.add(root, {"d/f01": b"replaced" * 100, "d/new": b"new" * 100})
     shards = sorted(Path(root).rglob("*.data"), key=lambda p: p.stat().st_mtime_ns)
     last = next(p for p in shards if b"replaced" in p.read_bytes())
-    with winkfs.open(root) as d:  # makes the marks of what is replaced
-        assert d.read("d/f01") == b"replaced" * 100
+    assert read(root, "d/f01") == b"replaced" * 100  # makes the marks of what is replaced
     for size in (last.stat().st_size - 100, 8192, 0):
         os.truncate(last, size)
         for name in ("d/f01", "d/new"):
             for what, ask in ASKED.items():
-                with pytest.raises((winkfs.WinkError, CorruptError)):
-                    print(size, name, what, asked(root, name, ask))
-
-
-def asked(root: Path, name: str, ask: Callable[[Any, str], object]) -> object:
-    with winkfs.open(root) as d:
-        return ask(d, name)
+                with (
+                    pytest.raises((winkfs.WinkError, CorruptError)),
+                    winkfs.open(root) as d,
+                ):
+                    print(size, name, what, ask(d, name))

@@ -16,52 +16,13 @@ import pytest
 from constants import shrink
 from container_checks import base as base  # a fixture
 from container_checks import opening
-from threaded import OWN, FileOwner, run_owners
+from threaded import OWN, ContainerOwner, run_owners
 from threaded import threads_change_often as threads_change_often  # a fixture
 
 import winkfs
 from winkfs import Container
 
 SECONDS = 1.0
-
-
-class Names(FileOwner[Container]):
-    """Also appends to its files, and writes into them. They are there at first."""
-
-    def __init__(self, container: Container, me: int) -> None:
-        super().__init__(container, me)
-        self.model = dict.fromkeys(self.names, b"old")
-
-    def verbs(self) -> list[Callable[[], object]]:
-        return [self.put, self.put_many, self.append, self.write, self.rename, self.delete]
-
-    def append(self) -> None:
-        name = self.two()[0]
-        if name in self.model:
-            more = self.content()
-            self.handle.append(name, more)
-            self.model[name] += more
-
-    def write(self) -> None:
-        name, data = self.two()[0], b"%d" % self.turn
-        if name in self.model:
-            self.handle.write(name, 1, data)
-            old = self.model[name]
-            self.model[name] = old[:1] + data + old[1 + len(data) :]
-
-    def look_at(self, name: str, after: str) -> None:
-        super().look_at(name, after)
-        if name in self.model:
-            want = self.model[name]
-            assert self.handle.read(name, 1, 5) == want[1:6], after
-            with self.handle.open_file(name) as file:
-                assert file.read() == want, after
-
-    def look_at_all(self) -> None:
-        super().look_at_all()
-        mine = f"{self.me}/"
-        assert list(self.handle.names(mine + "*")) == sorted(self.model)
-        assert set(self.handle.listdir(mine)) == {name[len(mine) :] for name in self.model}
 
 
 @pytest.fixture
@@ -78,7 +39,7 @@ def test_each_thread_reads_what_it_was_last_acknowledged(
     with winkfs.create(base) as c:
         c.put_many((f"{me}/{i}", b"old") for me in range(4) for i in range(OWN))
     with opening(base, "a") as handle:
-        model = run_owners([Names(handle, me) for me in range(4)], SECONDS)
+        model = run_owners([ContainerOwner(handle, me) for me in range(4)], SECONDS)
     with winkfs.open(base) as reader:
         assert {entry.name: entry.read() for entry in reader.scan()} == model
     assert winkfs.verify(base).problems == []
