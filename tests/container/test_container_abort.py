@@ -199,9 +199,7 @@ LOOKS: dict[str, Callable[[Container], object]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", NESTED | LOOKS)
-def test_what_put_many_is_given_may_read_the_container_and_not_change_it(
-    verb: str, base: Path
-) -> None:
+def test_what_put_many_is_given_may_read_but_change_nothing(verb: str, base: Path) -> None:
     """Of an append to a name that then came in bulk, index and data told different things."""
     model = {b"m%d" % i: b"%d" % i for i in range(2400)} | {b"a": b"last"}
     caught: list[Busy] = []
