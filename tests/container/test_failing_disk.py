@@ -22,7 +22,7 @@ import pytest
 from container_checks import assert_sound, contents, files_of, path_of
 from container_checks import variant as variant  # a fixture
 from oracle_recipes import RECIPES
-from seam import CHANGES, disk_calls, once, refusing
+from seam import CHANGES, Call, disk_calls, once, refusing
 from simulated.disk import Event, SimulatedDisk
 
 import winkfs
@@ -31,6 +31,7 @@ from winkfs import Container
 from winkmount.source import run_steps
 
 Files = dict[str, bytes]
+Model = dict[bytes, bytes]
 
 
 @pytest.fixture
@@ -333,6 +334,129 @@ def test_a_failure_seen_while_dropping_pages_fails_the_sync(
     refused(c.sync, c.close, match=None)
     thin.remount()
     assert files_of(base) == {"first": b"1", "second": b"2"}
+
+
+# --- each call fails in turn ---
+
+
+class Faults:
+    """Calls that change something on the disk, counted; number `at` fails, or all from it on."""
+
+    def __init__(self) -> None:
+        self.arm(0)
+
+    def __call__(self, call: Call) -> None:
+        if call.verb in CHANGES:
+            self.count += 1
+            if self.at and (self.count == self.at or (self.for_good and self.count > self.at)):
+                self.failed = self.failed or call.verb
+                fail()
+
+    def arm(self, at: int, for_good: bool = False) -> None:
+        self.at, self.count, self.for_good, self.failed = at, 0, for_good, ""
+
+
+@pytest.fixture
+def faults() -> Iterator[Faults]:
+    with disk_calls(faults := Faults(), reads=False):
+        yield faults
+
+
+def steps(c: Container, ao: bool) -> list[tuple[Callable[[], object], dict[str, bytes | None]]]:
+    """Return what is done in turn, and the names it changes: content, or None: removed."""
+    many = {f"many{i}": b"%d" % (i + 10) * 15_000 for i in range(15)}
+    large, more = b"large" * 500_000, b"+" * 2_000_000
+    begin: list[tuple[Callable[[], object], dict[str, bytes | None]]] = [
+        (lambda: c.put("new", b"1"), {"new": b"1"}),
+        (lambda: c.put_many(many.items()), {**many}),
+        (lambda: c.put("large", large), {"large": large}),
+        (c.sync, {}),
+        (lambda: c.put_many([("old1", b"b"), ("many5", b"a")]), {"old1": b"b", "many5": b"a"}),
+        (lambda: c.delete("old2"), {"old2": None}),
+    ]
+    change: list[tuple[Callable[[], object], dict[str, bytes | None]]] = [
+        (lambda: c.append("old3", more), {"old3": b"3" * 50 + more}),
+        (lambda: c.rename("old4", "old5"), {"old5": b"4" * 50, "old4": None}),
+        (lambda: c.write("large", 9, b"X"), {"large": large[:9] + b"X" + large[10:]}),
+    ]
+    return [*begin, *([] if ao else change), (c.sync, {}), (c.close, {})]
+
+
+@pytest.mark.slow
+@pytest.mark.in_memory
+@pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])
+def test_each_call_to_the_disk_fails_in_turn(
+    for_good: bool,
+    variant: dict[str, bool],
+    base: Path,
+    faults: Faults,
+    every: Callable[[str], slice],
+) -> None:
+    """One OSError; what was synced is there; with a sound disk the handle goes on, or a new one."""
+    chosen = every("failing calls")
+    for at in itertools.count(1 + chosen.start, chosen.step):
+        faults.arm(0)
+        for path in base.parent.iterdir():
+            path.unlink()
+        container = winkfs.create(base, **variant)
+        wanted: Model = {b"old%d" % i: b"%d" % i * 50 for i in range(6)}
+        container.put_many(wanted.items())
+        container.sync()
+        reached = synced = wanted
+        faults.arm(at, for_good)
+        failed_at = ""
+        for step, changes in steps(container, variant.get("ao", False)):
+            changed = wanted | {name.encode(): data for name, data in changes.items()}
+            wanted = {name: data for name, data in changed.items() if data is not None}
+            try:
+                step()
+            except OSError as error:
+                assert error.errno == errno.EIO, error
+                failed_at = f"call {at}, {faults.failed}"
+                break
+            reached = wanted
+            if not changes:
+                synced = wanted
+        failed, _ = faults.failed, faults.arm(0)
+        if failed_at:
+            assert_goes_on(container, reached, wanted, synced, failed_at)
+        elif failed:  # a derived file, or the second superblock, which the next writer makes
+            with winkfs.open(base, "a") as again:
+                again.put("old0", wanted[b"old0"])
+            assert_sound(base, wanted)
+        else:
+            break
+    assert at > 10
+
+
+def assert_goes_on(
+    container: Container, reached: Model, wanted: Model, synced: Model, failed_at: str
+) -> None:
+    """reached: before the failing step, wanted: after it; synced: what had been promised."""
+    base = Path(container.base)
+    kept = dict(synced.items() & reached.items() & wanted.items())
+    with winkfs.open(base) as reader:
+        seen = contents(reader)
+    assert kept.items() <= seen.items(), failed_at
+    try:
+        container.put("after", b"1")
+        container.sync()
+        found = contents(container)
+        container.close()
+    except (OSError, ValueError):  # the handle gave up: a new one goes on
+        with suppress(OSError, ValueError):
+            container.close()
+        with winkfs.open(base, "a") as again:
+            again.put("after", b"1")
+            found = contents(again)
+    assert found.pop(b"after") == b"1"
+    assert kept.items() <= found.items(), failed_at
+    for name, data in found.items():
+        assert data in (synced.get(name), reached.get(name), wanted.get(name)), (failed_at, name)
+    try:
+        assert_sound(base, found | {b"after": b"1"})
+    except Exception as error:
+        raise AssertionError(failed_at) from error
 
 
 # --- a recovery ---

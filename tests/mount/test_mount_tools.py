@@ -142,6 +142,47 @@ def test_tar_and_zip_round_trips(place: Path, tree: Path) -> None:
     assert sorted(os.listdir(place / "unzipped")) == sorted({*os.listdir(tree)} - {"d2"})
 
 
+def test_sqlite_shell(place: Path) -> None:
+    need("sqlite3")
+    statements = "create table t (a); insert into t values (1), (2); select sum(a) from t;"
+    assert run("sqlite3", place / "db", statements) == "3\n"
+    assert run("sqlite3", place / "db", ".dump").count("INSERT") == 2
+
+
+def test_patch_and_sed(place: Path) -> None:
+    old, new = place / "old", place / "new"
+    old.write_text("".join(f"line {number}\n" for number in range(100)))
+    run("sed", "s/line 50$/changed/", "-i.bak", old)
+    assert (place / "old.bak").read_text() != old.read_text()
+    new.write_text(old.read_text().replace("line 7\n", "seven\n"))
+    difference = subprocess.run(["diff", "-u", old, new], capture_output=True).stdout
+    (place / "patch").write_bytes(difference)
+    need("patch")
+    run("patch", "-b", old, place / "patch")
+    assert old.read_text() == new.read_text()
+    run("patch", "-R", old, place / "patch")
+    assert "changed\n" in old.read_text() and "line 7\n" in old.read_text()
+
+
+def test_tail_follows_another_process(place: Path) -> None:
+    log = place / "log"
+    log.touch()
+    tail = subprocess.Popen(["tail", "-f", "-s", "0.05", log], stdout=subprocess.PIPE, bufsize=0)
+    script = f"for i in $(seq 200); do echo line $i >> {log}; done; sleep 0.2; mv {log} {log}.1"
+    run("sh", "-c", script)
+    assert tail.stdout is not None
+    wanted = "".join(f"line {number + 1}\n" for number in range(200)).encode()
+    found = b""
+    deadline = time.monotonic() + 20
+    os.set_blocking(tail.stdout.fileno(), False)
+    while found != wanted and time.monotonic() < deadline:
+        found += tail.stdout.read(65536) or b""
+        time.sleep(0.02)
+    tail.kill()
+    tail.communicate()
+    assert found == wanted
+
+
 def test_editors_save_by_rename(place: Path) -> None:
     file = place / "text"
     file.write_text("one\n")
