@@ -6,7 +6,9 @@ import contextlib
 import inspect
 import io
 import os
+import pty
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -84,6 +86,19 @@ def base(run: Run) -> str:
         c.put("a*b", b"star", mtime=5000)
         c.put(b"caf\xe9\n\x1b[31m", b"odd", mtime=-1.5)
     return "c"
+
+
+def on_a_terminal(stream: str, *command: str, cwd: Path | None = None) -> bytes:
+    """What a program prints where "stdout" or "stderr" is a terminal."""
+    master, slave = pty.openpty()
+    with os.fdopen(master, "rb", buffering=0) as terminal:
+        with os.fdopen(slave, "wb") as end:
+            subprocess.run(command, check=True, cwd=cwd, **{stream: end})  # type: ignore[call-overload]
+        shown = b""
+        with contextlib.suppress(OSError):  # EIO: its end
+            while data := terminal.read(1000):
+                shown += data
+    return shown
 
 
 def one_line(done: Done, status: int = 1) -> str:

@@ -73,6 +73,11 @@ def snapshot(root: Path, *, second: bool = False) -> dict[str, tuple[object, ...
     return found
 
 
+def stat_of(base: str | Path, name: str) -> winkfs.Stat:
+    with winkfs.open(base) as opened:
+        return opened.stat(name)
+
+
 def names(base: Path) -> list[str]:
     with winkfs.open(base) as c:
         return sorted(c.names())

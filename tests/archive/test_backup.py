@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import stored
 from commands import Run
-from commands import run as run  # a fixture
 from simulated.disk import Event, SimulatedDisk
 
 import winkfs
@@ -27,12 +27,6 @@ from winkfs.dataset.maintain import vacuum
 from winkfs.errors import FileExists, Locked, Refusal
 
 Files = dict[str, bytes]
-
-
-def files_of(base: str | Path) -> Files:
-    with winkfs.open(base) as container:
-        assert not container.problems
-        return {name: container.read(name) for name in container.names()}
 
 
 def change(container: winkfs.Container, number: int) -> None:
@@ -48,12 +42,22 @@ def change(container: winkfs.Container, number: int) -> None:
 
 
 def make(base: str | Path) -> winkfs.Container:
-    made = winkfs.create(base)
-    made.put_many((f"f{i}", b"%d" % i * 100) for i in range(200))
-    made.put("large", os.urandom(300_000))
-    made.put_many([("grows", b""), ("moves 0", b"m"), ("replaced", b"")])
-    made.sync()
-    return made
+    container = winkfs.create(base)
+    container.put_many((f"f{i}", b"%d" % i * 100) for i in range(200))
+    container.put("large", os.urandom(300_000))
+    container.put_many([("grows", b""), ("moves 0", b"m"), ("replaced", b"")])
+    container.sync()
+    return container
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return tmp_path / "c"
+
+
+@pytest.fixture
+def dest(tmp_path: Path) -> Path:
+    return tmp_path / "b"
 
 
 def sound(base: str | Path) -> bool:
@@ -69,23 +73,22 @@ def test_a_second_backup_copies_only_what_was_synced_since(tmp_path: Path) -> No
         assert first.whole and first.copied > 300_000
         for number in range(1, 5):
             change(container, number)
-            wanted = files_of(base)
+            wanted = stored.files(base)
             container.put("unsynced", b"")
             done = backup(base, dest)
             container.delete("unsynced")
             assert not done.whole and 0 < done.copied < 30_000
-            assert files_of(dest) == wanted and sound(dest)
+            assert stored.files(dest) == wanted and sound(dest)
         container.sync()
         backup(base, dest)
         assert backup(base, dest).copied == 0
     compact(base)
     done = backup(base, dest)
-    assert done.whole and files_of(dest) == files_of(base) and sound(dest)
+    assert done.whole and stored.files(dest) == stored.files(base) and sound(dest)
 
 
 @pytest.mark.parametrize("variant", ["ao", "columns", "zstd", "classic"])
-def test_a_backup_of_other_variants(variant: str, tmp_path: Path) -> None:
-    base, dest = tmp_path / "c", tmp_path / "b"
+def test_a_backup_of_other_variants(variant: str, base: Path, dest: Path) -> None:
     how: dict[str, dict[str, object]] = {
         "ao": {"ao": True}, "columns": {"columns": {"n": "int64"}},
         "zstd": {"compress": "zstd:1"}, "classic": {"classic": True},
@@ -98,11 +101,12 @@ def test_a_backup_of_other_variants(variant: str, tmp_path: Path) -> None:
                 container.add_columns({f"c{number}": "string"})
         done = backup(base, dest)
         assert done.whole == (number == 0 or variant == "classic")
-        assert files_of(dest) == files_of(base) and sound(dest)
+        assert stored.files(dest) == stored.files(base) and sound(dest)
 
 
-def test_earlier_states_are_copied_out_even_before_a_compaction(tmp_path: Path) -> None:
-    base, dest = tmp_path / "c", tmp_path / "b"
+def test_earlier_states_are_copied_out_even_before_a_compaction(
+    tmp_path: Path, base: Path, dest: Path
+) -> None:
     states: list[Files] = []
     make(base).close()
     for number in range(1, 6):
@@ -110,13 +114,13 @@ def test_earlier_states_are_copied_out_even_before_a_compaction(tmp_path: Path) 
             change(container, number)
         if number == 4:
             compact(base)
-        states.append(files_of(base))
+        states.append(stored.files(base))
         assert backup(base, dest, keep=3).states == min(number, 4)
     for back in range(4):
         out = tmp_path / f"out{back}"
         if back:
             backup(dest, out, state=back)
-            assert files_of(out) == states[-1 - back] and sound(out)
+            assert stored.files(out) == states[-1 - back] and sound(out)
     with pytest.raises(Refusal, match="3 earlier states"):
         backup(dest, tmp_path / "x", state=4)
     assert len(list(tmp_path.glob("b.*T*.data"))) == 1
@@ -124,8 +128,9 @@ def test_earlier_states_are_copied_out_even_before_a_compaction(tmp_path: Path) 
     assert not list(tmp_path.glob("b.*T*.data"))
 
 
-def test_a_source_that_was_rolled_back_is_copied_whole(tmp_path: Path) -> None:
-    base, dest = tmp_path / "c", tmp_path / "b"
+def test_a_source_that_was_rolled_back_is_copied_whole(
+    tmp_path: Path, base: Path, dest: Path
+) -> None:
     make(base).close()
     old = (tmp_path / "c.data").read_bytes()
     with winkfs.open(base, "a") as container:
@@ -136,7 +141,7 @@ def test_a_source_that_was_rolled_back_is_copied_whole(tmp_path: Path) -> None:
         for number in range(20):
             container.put(f"other {number}", os.urandom(3000))
     assert backup(base, dest).whole
-    assert files_of(dest) == files_of(base) and sound(dest)
+    assert stored.files(dest) == stored.files(base) and sound(dest)
 
 
 # --- killed ---
@@ -151,11 +156,11 @@ def on_disk(keep: int, act: Callable[[str], object]) -> tuple[SimulatedDisk, Fil
     container.put_many([("grows", b""), ("moves 0", b"m"), ("replaced", b""), ("large", b"")])
     container.sync()
     backup(base, dest, keep=keep)
-    before = files_of(dest)
+    before = stored.files(dest)
     change(container, 1)
     container.close()
     act(base)
-    return disk, before, files_of(base)
+    return disk, before, stored.files(base)
 
 
 @pytest.mark.parametrize("keep", [0, 2])
@@ -176,12 +181,12 @@ def test_a_killed_backup_leaves_the_state_before_or_after(
     assert len(images) > 40
     met = set()
     for number, image in enumerate(images):
-        found = files_of(f"{image.path}/b")
+        found = stored.files(f"{image.path}/b")
         assert found in (before, after)
         met.add(found == after)
         if number % 14 < 2:
             backup(f"{image.path}/c", f"{image.path}/b", keep=keep)
-            assert files_of(f"{image.path}/b") == after and sound(f"{image.path}/b")
+            assert stored.files(f"{image.path}/b") == after and sound(f"{image.path}/b")
     assert met == {True, False}
 
 
@@ -197,10 +202,10 @@ def test_a_disk_that_is_full_or_fails_leaves_the_state_before(
             backup(f"{disk.path}/c", f"{disk.path}/b", keep=1)
         except OSError:
             disk.arm(call, 0)
-            assert files_of(f"{disk.path}/b") in (before, after)
+            assert stored.files(f"{disk.path}/b") in (before, after)
         disk.arm(call, 0)
     backup(f"{disk.path}/c", f"{disk.path}/b", keep=1)
-    assert files_of(f"{disk.path}/b") == after and sound(f"{disk.path}/b")
+    assert stored.files(f"{disk.path}/b") == after and sound(f"{disk.path}/b")
 
 
 WRITER = """
@@ -226,7 +231,7 @@ for g in itertools.count(1):
 
 def generation(dest: Path) -> int:
     """The sync that a backup shows, whole."""
-    found = files_of(dest)
+    found = stored.files(dest)
     gen = int(found["gen"])
     wanted = {"gen", f"r{gen}", f"d{gen}"} | {f"k{j}" for j in range(40)}
     assert {name for name in found if not name.startswith("big")} == wanted
@@ -236,11 +241,10 @@ def generation(dest: Path) -> int:
 
 @pytest.mark.soak
 @pytest.mark.slow
-def test_backups_under_load_that_are_killed_show_a_whole_sync(tmp_path: Path, soak: bool) -> None:
-    base, dest = tmp_path / "c", tmp_path / "b"
-    with winkfs.create(base) as made:
-        made.put_many((f"big{i}", os.urandom(1 << 20)) for i in range(8))
-        made.put("r0", b"")
+def test_backups_under_load_that_are_killed_show_a_whole_sync(
+    soak: bool, base: Path, dest: Path
+) -> None:
+    stored.make(base, {f"big{i}": os.urandom(1 << 20) for i in range(8)} | {"r0": b""})
     writer = subprocess.Popen([sys.executable, "-c", WRITER, str(base)])
     try:
         while True:
@@ -272,10 +276,8 @@ def test_backups_under_load_that_are_killed_show_a_whole_sync(tmp_path: Path, so
         writer.wait()
 
 
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    base, dest = tmp_path / "c", tmp_path / "b"
-    with winkfs.create(base) as made:
-        made.put_many((f"big{i}", os.urandom(1 << 20)) for i in range(60))
+def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, base: Path, dest: Path) -> None:
+    stored.make(base, {f"big{i}": os.urandom(1 << 20) for i in range(60)})
     command = [sys.executable, "-m", "winkfs", "backup", str(base), str(dest)]
     copier = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     for _ in range(1000):
@@ -312,8 +314,9 @@ def test_what_is_no_backup_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "new.data").exists() and not (tmp_path / "new.lock").exists()
 
 
-def test_a_backup_refuses_other_kinds_and_writers_in_one_line(tmp_path: Path, run: Run) -> None:
-    base, dest = tmp_path / "c", tmp_path / "b"
+def test_a_backup_refuses_other_kinds_and_writers_in_one_line(
+    tmp_path: Path, run: Run, base: Path, dest: Path
+) -> None:
     make(base).close()
     backup(base, dest)
     with winkfs.open(dest, "a"), pytest.raises(Locked):
@@ -328,8 +331,9 @@ def test_a_backup_refuses_other_kinds_and_writers_in_one_line(tmp_path: Path, ru
     assert done.status == 1 and done.err.count("\n") == 1
 
 
-def test_a_damaged_source_is_copied_and_reported(tmp_path: Path, run: Run) -> None:
-    base, dest = tmp_path / "c", tmp_path / "b"
+def test_a_damaged_source_is_copied_and_reported(
+    tmp_path: Path, run: Run, base: Path, dest: Path
+) -> None:
     make(base).close()
     with winkfs.Container(str(base), "r") as container:
         at = container.extents("f7")[0].pointer + 20
@@ -341,8 +345,7 @@ def test_a_damaged_source_is_copied_and_reported(tmp_path: Path, run: Run) -> No
     assert done.status == 1 and len(json.loads(done.out)["problems"]) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with winkfs.open(dest) as copy:
-            assert copy.read("f8") == b"8" * 100
+        assert stored.read(dest, "f8") == b"8" * 100
     os.truncate(data, data.stat().st_size - 50)
     with pytest.raises(Refusal, match="cut short"):
         backup(base, dest)
@@ -361,7 +364,7 @@ def test_a_data_set_is_backed_up_by_generations(tmp_path: Path) -> None:
         dataset.sync()
         done = backup(base, dest, keep=1)
         copied.append(done.copied)
-        assert files_of(dest) == files_of(base) and sound(dest)
+        assert stored.files(dest) == stored.files(base) and sound(dest)
     assert max(copied) < 3 * min(copied) and done.states == 2
     assert backup(base, dest, keep=1).copied == 0
     with winkfs.open(dest, as_of=winkfs.dataset.open(dest).generation - 1) as older:
@@ -370,7 +373,7 @@ def test_a_data_set_is_backed_up_by_generations(tmp_path: Path) -> None:
     compact_dataset(base, everything=True)
     vacuum(base, keep=1, older_than=0)
     assert backup(base, dest).whole is False
-    assert files_of(dest) == files_of(base) and sound(dest)
+    assert stored.files(dest) == stored.files(base) and sound(dest)
     with pytest.raises(Refusal):
         backup(base, base / "inside")
     other = winkfs.dataset.create(tmp_path / "other")
@@ -389,15 +392,15 @@ def test_a_backup_of_a_data_set_that_is_killed_opens() -> None:
     for number in range(3):
         dataset.put_many([(f"{number}", b"x" * 500), ("again", b"%d" % number)])
         dataset.sync()
-        states.append(files_of(base))
+        states.append(stored.files(base))
         disk.watch = lambda _, n=number: images.append((n, disk.clone()))
         backup(base, dest)
         disk.watch = None
     for number, image in images[::3]:
         path = f"{image.path}/copy"
         if locate(f"{path}/_winkfs")[0].exists("_winkfs"):
-            assert files_of(path) in (states[number], states[number + 1])
+            assert stored.files(path) in (states[number], states[number + 1])
         else:
             assert number == 0
         backup(f"{image.path}/set", path)
-        assert files_of(path) == states[number + 1]
+        assert stored.files(path) == states[number + 1]

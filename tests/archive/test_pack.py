@@ -11,9 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
-import trees
+import stored
+from folders import write_files
 from seam import disk_calls, once_after
-from trees import VARIANTS, files_beside, names, snapshot
+from trees import VARIANTS, files_beside, names, snapshot, stat_of
 
 import winkfs
 from winkformats import native
@@ -25,16 +26,13 @@ from winkfs.dataset.packing import pack_shards
 from winkfs.errors import Locked
 from winkfs.names import FILES, OLD, SUFFIXES, TEMPORARIES, excluder
 
-tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
-
 # --- there and back ---
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_tree_comes_back_to_the_byte_mode_and_nanosecond(
-    tree: Path, tmp_path: Path, variant: dict[str, bool]
+    tree: Path, tmp_path: Path, variant: dict[str, bool], notes: list[Note]
 ) -> None:
-    notes: list[Note] = []
     report = pack(tree, tmp_path / "c", note=notes.append, **variant)
     back = unpack(tmp_path / "c", tmp_path / "back", note=notes.append)
     second = variant.get("classic", False)
@@ -58,18 +56,16 @@ def test_every_directory_has_an_entry_but_the_packed_one(tree: Path, tmp_path: P
     assert found == {"docs", "docs/old", "empty dir"}
 
 
-def test_hard_links_become_copies(tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t/one").write_bytes(b"same")
-    os.link(tmp_path / "t/one", tmp_path / "t/two")
-    pack(tmp_path / "t", tmp_path / "c")
-    with winkfs.open(tmp_path / "c") as c:
-        assert list(c.get_many(["one", "two"])) == [b"same", b"same"]
+def test_hard_links_become_copies(tmp_path: Path, root: Path) -> None:
+    write_files(root, {"one": b"same"})
+    os.link(root / "one", root / "two")
+    pack(root, tmp_path / "c")
+    assert stored.files(tmp_path / "c") == {"one": b"same", "two": b"same"}
 
 
-def test_devices_fifos_and_sockets_are_listed_and_are_no_failure(tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
+def test_devices_fifos_and_sockets_are_listed_and_are_no_failure(
+    tmp_path: Path, root: Path
+) -> None:
     (root / "file").write_bytes(b"1")
     os.mkfifo(root / "fifo")
     with socket.socket(socket.AF_UNIX) as plug:
@@ -84,9 +80,7 @@ def test_devices_fifos_and_sockets_are_listed_and_are_no_failure(tmp_path: Path)
     assert names(tmp_path / "c") == ["file"]
 
 
-def test_ao_is_in_order_of_mtime_also_before_1970(tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
+def test_ao_is_in_order_of_mtime_also_before_1970(tmp_path: Path, root: Path) -> None:
     for name, mtime in {"a": 3 * 10**18, "b": -(10**18), "c": 0, "d": 5}.items():
         (root / name).write_bytes(name.encode())
         os.utime(root / name, ns=(mtime, mtime))
@@ -121,8 +115,7 @@ def test_time_that_no_file_can_have_becomes_the_nearest(
             file.add(source, "")
         source = tmp_path / "tar"
     pack(source, tmp_path / "c", ao=ao)
-    with winkfs.open(tmp_path / "c") as container:
-        assert container.stat("f").mtime_ns == 2**63 - 1
+    assert stat_of(tmp_path / "c", "f").mtime_ns == 2**63 - 1
 
 
 @pytest.fixture
@@ -132,12 +125,10 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("one_by_one")
-def test_file_that_vanishes_is_a_failure_and_the_rest_is_packed(tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
-    for name in "abc":
-        (root / name).write_bytes(b"1")
-    notes: list[Note] = []
+def test_file_that_vanishes_is_a_failure_and_the_rest_is_packed(
+    tmp_path: Path, notes: list[Note], root: Path
+) -> None:
+    write_files(root, dict.fromkeys("abc", b"1"))
     items = items_of(root, notes, tmp_path).items(by_mtime=False)
     got = [next(items)]
     (root / "b").unlink()
@@ -150,10 +141,13 @@ def test_file_that_vanishes_is_a_failure_and_the_rest_is_packed(tmp_path: Path) 
 @pytest.mark.parametrize("size", [100, STREAM_BYTES + 100])
 @pytest.mark.parametrize("change", ["grows", "shrinks", "is rewritten"])
 def test_file_that_changes_while_it_is_read_is_a_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, change: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    change: str,
+    notes: list[Note],
+    root: Path,
 ) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
     file = root / "a"
     file.write_bytes(b"1" * size)
     os.utime(file, (0, 0))
@@ -171,20 +165,17 @@ def test_file_that_changes_while_it_is_read_is_a_failure(
 
     at = os.fstat
     monkeypatch.setattr(os, "open", opened)
-    notes: list[Note] = []
     report = pack(root, tmp_path / "c", note=notes.append)
     monkeypatch.undo()
     assert notes == [Note(b"a", "changed while it was read", True)]
     assert report.failed == 1
-    with winkfs.open(tmp_path / "c") as c:
-        assert c.read("a") == b"2" * min(size, changes[change])
+    assert stored.read(tmp_path / "c", "a") == b"2" * min(size, changes[change])
 
 
-def test_pack_reports_what_is_unreadable_and_packs_the_rest(place: Path) -> None:
+def test_pack_reports_what_is_unreadable_and_packs_the_rest(place: Path, notes: list[Note]) -> None:
     tree = place / "tree"
     (tree / "secret").chmod(0)
     (tree / "docs/old").chmod(0)
-    notes: list[Note] = []
     pack(tree, place / "c", note=notes.append)
     (tree / "docs/old").chmod(0o700)
     denied = "Permission denied"
@@ -203,11 +194,8 @@ def test_pack_on_an_existing_container_is_refused(tree: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ao", [False, True])
-def test_interrupted_pack_leaves_nothing(tmp_path: Path, ao: bool) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
-    for i in range(300):
-        (root / f"f{i}").write_bytes(b"x" * 100)
+def test_interrupted_pack_leaves_nothing(tmp_path: Path, ao: bool, root: Path) -> None:
+    write_files(root, {f"f{i}": b"x" * 100 for i in range(300)})
 
     def interrupt(done: int) -> None:
         raise KeyboardInterrupt
@@ -218,8 +206,7 @@ def test_interrupted_pack_leaves_nothing(tmp_path: Path, ao: bool) -> None:
 
 
 def test_what_a_killed_pack_left_is_overwritten(tree: Path, tmp_path: Path) -> None:
-    with winkfs.create(tmp_path / "c.partial", ao=True) as c:
-        c.put("junk", b"1")
+    stored.make(tmp_path / "c.partial", {"junk": b"1"}, ao=True)
     pack(tree, tmp_path / "c")
     assert "junk" not in names(tmp_path / "c")
     assert files_beside(tmp_path / "c") == ["c.cat", "c.data", "c.idx"]
@@ -230,11 +217,8 @@ def test_two_packs_of_one_base_do_not_mix(tree: Path, tmp_path: Path) -> None:
         pack(tree, tmp_path / "c")
 
 
-def test_a_name_being_packed_cannot_be_created_meanwhile(tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
-    for i in range(300):
-        (root / f"f{i}").write_bytes(b"x" * 100)
+def test_a_name_being_packed_cannot_be_created_meanwhile(tmp_path: Path, root: Path) -> None:
+    write_files(root, {f"f{i}": b"x" * 100 for i in range(300)})
     others: list[object] = []
 
     def meanwhile(done: int) -> None:
@@ -274,8 +258,7 @@ def test_stale_derived_files_of_an_earlier_container_go(tree: Path, tmp_path: Pa
 
 
 def test_update_adds_and_replaces_and_keeps_the_rest(tree: Path, tmp_path: Path) -> None:
-    with winkfs.create(tmp_path / "c") as c:
-        c.put_many([("kept", b"1"), ("docs/a.html", b"old"), ("large", b"old")])
+    stored.make(tmp_path / "c", {"kept": b"1", "docs/a.html": b"old", "large": b"old"})
     pack(tree, tmp_path / "c", update=True)
     with winkfs.open(tmp_path / "c") as c:
         assert c.read("kept") == b"1"
@@ -417,8 +400,9 @@ def test_listed_names_by_line_or_nul(end: bytes, last: bytes | None) -> None:
     assert list(listed_names(io.BytesIO(data))) == wanted
 
 
-def test_files_from_takes_just_the_names_listed(tree: Path, tmp_path: Path) -> None:
-    notes: list[Note] = []
+def test_files_from_takes_just_the_names_listed(
+    tree: Path, tmp_path: Path, notes: list[Note]
+) -> None:
     listed = [b"./docs/old/", b"docs/a.html", b"../tree/secret", b"/etc/passwd", b"gone", b"link"]
     pack(tree, tmp_path / "c", names=listed, note=notes.append)
     assert names(tmp_path / "c") == ["docs/a.html", "docs/old", "link"]
@@ -434,12 +418,9 @@ def test_files_from_with_a_tar_file_is_a_wrong_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [10_000, 2 * STREAM_BYTES])
 def test_pack_onto_a_full_disk_is_an_error_and_leaves_nothing(
-    tmp_path: Path, small_disk: Path, size: int
+    small_disk: Path, size: int, root: Path
 ) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
-    for i in range(3_000_000 // size):
-        (root / f"{i}").write_bytes(b"x" * size)
+    write_files(root, {f"{i}": b"x" * size for i in range(3_000_000 // size)})
     with pytest.raises(OSError, match="No space left"):
         pack(root, small_disk / "c")
     assert os.listdir(small_disk) == []

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folders import write_files
 from openfiles import opened
 
 from winkformats import native
@@ -43,7 +44,7 @@ def read(monkeypatch: pytest.MonkeyPatch, root: Path, *, compiled: bool, **optio
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def varied(tmp_path: Path) -> Path:
     """Files of all kinds, in more directories than are kept open."""
     root, chance = tmp_path / "tree", random.Random(7)
     for number in range(OPEN_DIRS + 30):
@@ -70,32 +71,32 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("room", [0, 4000, ahead.BUFFER_BYTES])
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_same_as_one_by_one(
-    root: Path, monkeypatch: pytest.MonkeyPatch, room: int, everything: bool
+    varied: Path, monkeypatch: pytest.MonkeyPatch, room: int, everything: bool
 ) -> None:
     monkeypatch.setattr(ahead, "BUFFER_BYTES", room)
     try:
-        os.setxattr(root / "script", "user.one", b"1")
-        os.setxattr(root / "d3", "user.two", b"2")
+        os.setxattr(varied / "script", "user.one", b"1")
+        os.setxattr(varied / "d3", "user.two", b"2")
     except OSError:
         pytest.skip("no extended attributes here")
     if os.geteuid() == 0:
-        os.setxattr(root / "nearly", "trusted.three", b"3")
+        os.setxattr(varied / "nearly", "trusted.three", b"3")
     found = [
-        read(monkeypatch, root, compiled=compiled, xattrs=everything, exclude=lambda n: n == "d2")
+        read(monkeypatch, varied, compiled=compiled, xattrs=everything, exclude=lambda n: n == "d2")
         for compiled in (True, False)
     ]
     assert found[0] == found[1]
 
 
 def test_names_that_are_given_and_the_container_itself(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    varied: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (root / "c.data").write_bytes(b"its own")
-    os.link(root / "c.data", root / "other")  # the same file by another name
+    (varied / "c.data").write_bytes(b"its own")
+    os.link(varied / "c.data", varied / "other")  # the same file by another name
     names = [b"script", b"other", b"d3", b"gone", b"d3/3/f0", b"./empty", b"link", b"c.data"]
-    own = OwnFiles(str(root / "c"))
+    own = OwnFiles(str(varied / "c"))
     found = [
-        read(monkeypatch, root, compiled=compiled, own=own, names=list(names))
+        read(monkeypatch, varied, compiled=compiled, own=own, names=list(names))
         for compiled in (True, False)
     ]
     assert found[0] == found[1]
@@ -130,11 +131,10 @@ def test_what_is_in_the_place_of_a_listed_file(
     monkeypatch: pytest.MonkeyPatch,
     swap: Callable[[Path], None],
     note: str | None,
+    notes: list[Note],
+    root: Path,
 ) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
-    for name in "abc":
-        (root / name).write_bytes(b"1")
+    write_files(root, dict.fromkeys("abc", b"1"))
     plain = ahead.Ahead._plain
 
     def swapped(self: ahead.Ahead, some: list[ahead.Found], buffer: mmap.mmap) -> ahead.PlainFiles:
@@ -143,7 +143,6 @@ def test_what_is_in_the_place_of_a_listed_file(
         return plain(self, some, buffer)
 
     monkeypatch.setattr(ahead.Ahead, "_plain", swapped)
-    notes: list[Note] = []
     items = list(Tree(root, notes.append, str(tmp_path)).items(by_mtime=False))
     assert [item.name for item in items if item.name != b"b"] == [b"a", b"c"]
     assert not any(isinstance(item, Row) and item.name == b"b" and item.data for item in items)
@@ -151,14 +150,14 @@ def test_what_is_in_the_place_of_a_listed_file(
         assert notes == [Note(b"b", note, True)]
 
 
-def test_a_reader_that_stops_early_leaves_nothing_open(root: Path) -> None:
+def test_a_reader_that_stops_early_leaves_nothing_open(varied: Path) -> None:
     threads = threading.active_count()
     for stop in (0, 1, 60, NAMES_AT_ONCE // 2):
-        items = Tree(root, lambda note: None, str(root.parent)).items(by_mtime=False)
+        items = Tree(varied, lambda note: None, str(varied.parent)).items(by_mtime=False)
         for _ in range(stop):
             next(items)
         items.close()
-        assert opened(root) == []
+        assert opened(varied) == []
         assert threading.active_count() <= threads
 
 
@@ -181,7 +180,7 @@ def test_no_file_of_a_large_directory_is_left_out(
 
 @pytest.mark.parametrize("classic", [False, True])
 def test_what_is_put_as_columns_is_the_same_to_the_byte(
-    monkeypatch: pytest.MonkeyPatch, root: Path, classic: bool
+    monkeypatch: pytest.MonkeyPatch, varied: Path, classic: bool
 ) -> None:
     monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
     monkeypatch.setattr(time, "time", lambda: 1_790_000_000.0)
@@ -190,20 +189,20 @@ def test_what_is_put_as_columns_is_the_same_to_the_byte(
         pack, "WAITING_BYTES", 100_000
     )  # many batches, whose ends are inside blocks
     for i, mode in enumerate((0o755, 0o600, 0o744, 0o4755)):
-        (root / "d1" / f"mode{i}").write_bytes(b"content")
-        (root / "d1" / f"mode{i}").chmod(mode)
-        os.symlink("mode0", root / "d1" / f"link{i}")
+        (varied / "d1" / f"mode{i}").write_bytes(b"content")
+        (varied / "d1" / f"mode{i}").chmod(mode)
+        os.symlink("mode0", varied / "d1" / f"link{i}")
     found = []
     for path in (native.built(), None):
         monkeypatch.setattr(native, "code", path)
-        base, notes, steps = root.parent / f"c{path is None}", list[Note](), list[int]()
-        report = pack.pack(root, base, classic=classic, note=notes.append, progress=steps.append)
+        base, notes, steps = varied.parent / f"c{path is None}", list[Note](), list[int]()
+        report = pack.pack(varied, base, classic=classic, note=notes.append, progress=steps.append)
         data = base.with_name(base.name + ".data").read_bytes()
         found.append((report, sorted(notes), sum(steps), data))
     assert found[0] == found[1]
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
+def test_wrong_arguments() -> None:
     code = native.built()
     one = (5).to_bytes(8, "little")
     for directories, names, kinds in (

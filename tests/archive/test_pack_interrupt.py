@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import stored
 
 import winkfs
 
@@ -43,9 +44,7 @@ def test_an_interrupted_pack_does_not_read_its_output(
 ) -> None:
     base = tmp_path / "c"
     if update:
-        with winkfs.create(base) as c:
-            c.put("old", b"1")
-            c.put_many((f"old{i}", bytes(MB)) for i in range(60))
+        stored.make(base, {"old": b"1"} | {f"old{i}": bytes(MB) for i in range(60)})
     command = ["pack", *(["--update"] if update else []), str(source), str(base)]
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *command], stderr=subprocess.PIPE, text=True

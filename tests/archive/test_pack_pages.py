@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import stored
+from cached import evict, pages
 from commands import Run
-from commands import run as run
 from folders import mount_disk
 
 import winkfs
@@ -22,28 +23,6 @@ from winkfs.archive.pack import pack
 from winkfs.cli import read as cli_read
 
 SIZES = [300, 5 * PAGE, 70_000, STREAM_BYTES + 5]
-
-
-def resident(*paths: Path) -> int:
-    """Pages of files that are in the page cache."""
-    total = 0
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        absent = pagecache.absent(fd, path.stat().st_size)
-        os.close(fd)
-        assert absent is not None
-        total += int((~absent).sum())
-    return total
-
-
-def evict(*paths: Path) -> None:
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
-    if resident(*paths):
-        pytest.skip("this filesystem does not drop pages")
 
 
 @pytest.fixture
@@ -78,14 +57,15 @@ def test_pack_drops_its_own_pages_and_keeps_those_cached_before(
 ) -> None:
     used = files[2]
     assert used.read_bytes()
-    before = resident(used)
+    before = pages(used)
     assert before > 10
     prepare(monkeypatch)
     pack(tmp_path / "tree", tmp_path / "c")
-    assert resident(*(path for path in files if path != used)) == 0
-    assert resident(used) > before // 2  # a busy machine takes a page back now and then
-    with winkfs.open(tmp_path / "c") as container:
-        assert [container.read(path.name) for path in files] == [x.read_bytes() for x in files]
+    assert pages(*(path for path in files if path != used)) == 0
+    assert pages(used) > before // 2  # a busy machine takes a page back now and then
+    assert [stored.read(tmp_path / "c", path.name) for path in files] == [
+        x.read_bytes() for x in files
+    ]
 
 
 @pytest.fixture
@@ -110,14 +90,13 @@ def test_nor_does_it_on_btrfs(btrfs: Path, tmp_path: Path) -> None:
     with in_part.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no read ahead
         os.pread(file.fileno(), 2 * PAGE, 5 * PAGE)
-    before = [resident(path) for path in files]
+    before = [pages(path) for path in files]
     assert sum(before) == before[2] + before[-1]
     assert before[2] > 10
     assert 0 < before[-1] < 10
     pack(btrfs / "tree", tmp_path / "c")
-    assert [resident(path) for path in files] == before
-    with winkfs.open(tmp_path / "c") as container:
-        assert [container.read(x.name) for x in files] == [x.read_bytes() for x in files]
+    assert [pages(path) for path in files] == before
+    assert [stored.read(tmp_path / "c", x.name) for x in files] == [x.read_bytes() for x in files]
 
 
 def test_pack_of_a_tar_file_leaves_none_of_its_pages(files: list[Path], tmp_path: Path) -> None:
@@ -126,9 +105,8 @@ def test_pack_of_a_tar_file_leaves_none_of_its_pages(files: list[Path], tmp_path
             tar.add(files[3], f"{i}")
     evict(tmp_path / "t.tar")
     pack(tmp_path / "t.tar", tmp_path / "c")
-    assert resident(tmp_path / "t.tar") == 0
-    with winkfs.open(tmp_path / "c") as container:
-        assert container.read("7") == files[3].read_bytes()
+    assert pages(tmp_path / "t.tar") == 0
+    assert stored.read(tmp_path / "c", "7") == files[3].read_bytes()
 
 
 def test_cat_of_many_files_leaves_few_pages(
@@ -142,7 +120,7 @@ def test_cat_of_many_files_leaves_few_pages(
     done = run("cat", tmp_path / "c", "*")
     assert (done.status, len(done.out)) == (0, 30_000_000)
     # What was read before the limit, with what the kernel read ahead: 8 MiB on some disks.
-    assert resident(tmp_path / "c.data") * PAGE <= 11 << 20
+    assert pages(tmp_path / "c.data") * PAGE <= 11 << 20
 
 
 def test_a_pass_in_pieces_that_cut_large_folios_leaves_no_pages(tmp_path: Path) -> None:
@@ -160,4 +138,4 @@ def test_a_pass_in_pieces_that_cut_large_folios_leaves_no_pages(tmp_path: Path) 
     reader.close()
     os.close(fd)
     assert at == 32 << 20
-    assert resident(path) <= 16
+    assert pages(path) <= 16

@@ -12,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import stored
 from catalog_checks import store_of
+from folders import write_files
 from trees import DIR, LINK
 
 import winkfs
@@ -89,8 +91,25 @@ def _blocks(path: Path) -> int:
         return os.fstat(file.fileno()).st_blocks
 
 
-def test_holes_are_kept_from_directory_to_directory(sparse: Path, tmp_path: Path) -> None:
-    notes: list[Note] = []
+def by_tar(root: Path, tmp_path: Path, *options: str) -> Path:
+    """Take a directory through a tar file and a container -> what comes back."""
+    subprocess.run(["tar", "-C", root, "-c", *options, "-f", tmp_path / "t.tar", "."], check=True)
+    pack(tmp_path / "t.tar", tmp_path / "c")
+    unpack(tmp_path / "c", tmp_path / "back")
+    return tmp_path / "back"
+
+
+def by_data_set(root: Path, tmp_path: Path, **options: bool) -> Path:
+    """Take a directory through a data set that is compacted -> what comes back."""
+    pack_shards(root, tmp_path / "ds", 2, **options)
+    compact(tmp_path / "ds", everything=True)
+    unpack(tmp_path / "ds", tmp_path / "back")
+    return tmp_path / "back"
+
+
+def test_holes_are_kept_from_directory_to_directory(
+    sparse: Path, tmp_path: Path, notes: list[Note]
+) -> None:
     pack(sparse, tmp_path / "c", note=notes.append)
     content = sum((sparse / name).stat().st_blocks * 512 for name in SHAPES)
     assert (tmp_path / "c.data").stat().st_size < content + MIB
@@ -107,28 +126,21 @@ def test_holes_are_kept_from_directory_to_directory(sparse: Path, tmp_path: Path
                                     for v in ("0.0", "0.1", "1.0"))], ids=" ".join,
 )  # fmt: skip
 def test_holes_of_a_tar_file_are_kept(sparse: Path, tmp_path: Path, options: list[str]) -> None:
-    tar = ["tar", "-C", sparse, "-cS", *options]
-    subprocess.run([*tar, "-f", tmp_path / "t.tar", "."], check=True)
-    pack(tmp_path / "t.tar", tmp_path / "c")
+    assert_same(sparse, by_tar(sparse, tmp_path, "-S", *options))
     assert (tmp_path / "c.data").stat().st_size < 15 * MIB
-    unpack(tmp_path / "c", tmp_path / "back")
-    assert_same(sparse, tmp_path / "back")
 
 
 def test_holes_are_kept_in_a_data_set_and_by_its_compaction(sparse: Path, tmp_path: Path) -> None:
-    pack_shards(sparse, tmp_path / "ds", 2)
-    compact(tmp_path / "ds", everything=True)
-    unpack(tmp_path / "ds", tmp_path / "back")
+    back = by_data_set(sparse, tmp_path)
     for name in set(SHAPES) - {"small"}:
-        assert (tmp_path / "back" / name).read_bytes() == (sparse / name).read_bytes()
-        assert holes_of(tmp_path / "back" / name) == holes_of(sparse / name), name
+        assert (back / name).read_bytes() == (sparse / name).read_bytes()
+        assert holes_of(back / name) == holes_of(sparse / name), name
 
 
 @pytest.mark.parametrize("variant", [{"ao": True}, {"classic": True}], ids=str)
 def test_holes_are_stored_as_zeros_with_a_note(
-    sparse: Path, tmp_path: Path, variant: dict[str, bool]
+    sparse: Path, tmp_path: Path, variant: dict[str, bool], notes: list[Note]
 ) -> None:
-    notes: list[Note] = []
     report = pack(sparse, tmp_path / "c", note=notes.append, **variant)
     assert {(note.what, note.failed, note.often) for note in notes} == {(NO_HOLES, False, True)}
     assert (report.files, report.failed) == (len(SHAPES), 0)
@@ -137,19 +149,16 @@ def test_holes_are_stored_as_zeros_with_a_note(
         assert (tmp_path / "back" / name).read_bytes() == (sparse / name).read_bytes()
 
 
-def test_hard_link_in_a_tar_file_keeps_holes_and_attributes(sparse: Path, tmp_path: Path) -> None:
-    root = tmp_path / "links"
-    root.mkdir()
+def test_hard_link_in_a_tar_file_keeps_holes_and_attributes(
+    sparse: Path, root: Path, tmp_path: Path
+) -> None:
     write_sparse(root / "a", *SHAPES["middle"])
     os.setxattr(root / "a", "user.note", b"1")
     os.link(root / "a", root / "b")
-    command = ["tar", "-C", root, "--xattrs", "--format=pax", "-cSf", tmp_path / "t.tar", "."]
-    subprocess.run(command, check=True)
-    pack(tmp_path / "t.tar", tmp_path / "c")
-    unpack(tmp_path / "c", tmp_path / "back")
+    back = by_tar(root, tmp_path, "-S", "--xattrs", "--format=pax")
     for name in "ab":
-        assert holes_of(tmp_path / "back" / name) == holes_of(root / "a")
-        assert os.getxattr(tmp_path / "back" / name, "user.note") == b"1"
+        assert holes_of(back / name) == holes_of(root / "a")
+        assert os.getxattr(back / name, "user.note") == b"1"
 
 
 # --- extended attributes ---
@@ -165,10 +174,7 @@ def marked(tmp_path: Path) -> Path:
     """Files, a large one too, and directories with extended attributes."""
     root = tmp_path / "marked"
     (root / "dir/closed").mkdir(parents=True)
-    (root / "small").write_bytes(b"1")
-    (root / "empty").write_bytes(b"")
-    (root / "large").write_bytes(bytes(3 * MIB))
-    (root / "bare").write_bytes(b"2")
+    write_files(root, {"small": b"1", "empty": b"", "large": bytes(3 * MIB), "bare": b"2"})
     (root / "link").symlink_to("small")
     for i, name in enumerate(("small", "empty", "large", "dir", "dir/closed")):
         os.setxattr(root / name, "user.note", b"%d" % i)
@@ -186,8 +192,9 @@ def compare(root: Path, back: Path) -> None:
 
 
 @pytest.mark.parametrize("ao", [False, True])
-def test_extended_attributes_of_the_user_are_kept(marked: Path, tmp_path: Path, ao: bool) -> None:
-    notes: list[Note] = []
+def test_extended_attributes_of_the_user_are_kept(
+    marked: Path, tmp_path: Path, ao: bool, notes: list[Note]
+) -> None:
     pack(marked, tmp_path / "c", ao=ao, note=notes.append)
     unpack(tmp_path / "c", tmp_path / "back", note=notes.append)
     compare(marked, tmp_path / "back")
@@ -199,29 +206,23 @@ def test_extended_attributes_of_the_user_are_kept(marked: Path, tmp_path: Path, 
 def test_a_data_set_and_its_compaction_keep_extended_attributes(
     marked: Path, tmp_path: Path, ao: bool
 ) -> None:
-    pack_shards(marked, tmp_path / "ds", 2, ao=ao)
-    compact(tmp_path / "ds", everything=True)
-    unpack(tmp_path / "ds", tmp_path / "back")
-    compare(marked, tmp_path / "back")
+    compare(marked, by_data_set(marked, tmp_path, ao=ao))
 
 
 @pytest.mark.skipif(not shutil.which("tar"), reason="needs GNU tar")
 def test_extended_attributes_of_a_tar_file_are_kept(marked: Path, tmp_path: Path) -> None:
-    command = ["tar", "-C", marked, "--xattrs", "--format=pax", "-cf", tmp_path / "t.tar", "."]
-    subprocess.run(command, check=True)
-    pack(tmp_path / "t.tar", tmp_path / "c")
-    unpack(tmp_path / "c", tmp_path / "back")
-    compare(marked, tmp_path / "back")
+    compare(marked, by_tar(marked, tmp_path, "--xattrs", "--format=pax"))
 
 
-def test_a_classic_container_warns_once_about_lost_attributes(marked: Path, tmp_path: Path) -> None:
-    notes: list[Note] = []
+def test_a_classic_container_warns_once_about_lost_attributes(
+    marked: Path, tmp_path: Path, notes: list[Note]
+) -> None:
     report = pack(marked, tmp_path / "c", classic=True, note=notes.append)
     assert {(note.what, note.failed, note.often) for note in notes} == {(NO_XATTRS, False, True)}
     assert (len(notes), report.left_out, report.failed) == (5, 5, 0)
 
 
-def test_foreign_attributes_are_archived_only_on_request(tmp_path: Path) -> None:
+def test_foreign_attributes_are_archived_only_on_request(tmp_path: Path, notes: list[Note]) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
     root = tmp_path / "t"
@@ -238,7 +239,6 @@ def test_foreign_attributes_are_archived_only_on_request(tmp_path: Path) -> None
         assert all_.getxattrs("a") == {b"user.x": b"3", b"trusted.x": b"2"}
         assert few.getxattrs("l") == few.getxattrs("d") == {}
         assert all_.getxattrs("l") == all_.getxattrs("d") == {b"trusted.x": b"2"}
-    notes: list[Note] = []
     unpack(tmp_path / "all", tmp_path / "out", note=notes.append)
     assert attributes(tmp_path / "out/a") == {"user.x": b"3"}
     assert sorted(n.name for n in notes) == [b"a", b"d", b"l"]
@@ -312,14 +312,15 @@ def test_hole_within_reason_is_read_at_once(tmp_path: Path) -> None:
         assert c.read("a") == next(c.get_many(["a"])) == bytes(20 * MIB)
 
 
-def test_hole_that_the_file_system_cannot_have_is_left_out(tmp_path: Path) -> None:
+def test_hole_that_the_file_system_cannot_have_is_left_out(
+    tmp_path: Path, notes: list[Note]
+) -> None:
     with winkfs.create(tmp_path / "c") as c:
         c.put("bomb", b"")
         c.truncate("bomb", 1 << 62)
         c.put("link", b"", ftype=LINK)
         c.truncate("link", 1 << 50)
         c.put("z", b"2")
-    notes: list[Note] = []
     report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
     left_out = ["link"] if _can_have(tmp_path / "hole", 1 << 62) else ["bomb", "link"]  # tmpfs can
     assert sorted(note.name.decode() for note in notes) == left_out
@@ -347,16 +348,15 @@ def claim_again_and_again(base: Path, often: int) -> int:
         return store.kv.end
 
 
-def test_entry_that_is_claimed_again_and_again_fills_no_disk(tmp_path: Path) -> None:
-    with winkfs.create(tmp_path / "c") as c:
-        c.put("bomb", random.Random(1).randbytes(MIB))
-        c.put("z", b"2")
+def test_entry_that_is_claimed_again_and_again_fills_no_disk(
+    tmp_path: Path, notes: list[Note]
+) -> None:
+    stored.make(tmp_path / "c", {"bomb": random.Random(1).randbytes(MIB), "z": b"2"})
     claim_again_and_again(tmp_path / "c", 3000)
     with winkfs.open(tmp_path / "c") as c:
         assert c.stat("bomb").size == 3000 * MIB
         with pytest.raises(OSError, match="in parts"):
             c.read("bomb")
-    notes: list[Note] = []
     report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
     assert [note.name for note in notes] == [b"bomb"]
     assert (report.files, report.failed) == (1, 1)
@@ -365,17 +365,14 @@ def test_entry_that_is_claimed_again_and_again_fills_no_disk(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("most", "is_taken"), [(1000, False), (10_000, True), (0, True)])
 def test_a_frame_claimed_many_times_exceeds_the_ratio(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_taken: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, is_taken: bool, notes: list[Note]
 ) -> None:
     """Of a compressed container, whose content may be larger than it is."""
     pytest.importorskip("zstandard")
     monkeypatch.setattr("winkfs.archive.unpack.Ratio", lambda most: Ratio(most, MIB))
-    with winkfs.create(tmp_path / "c", compress="zstd:1") as c:
-        c.put("bomb", b"text" * (MIB // 4))
-        c.put("z", b"2")
+    stored.make(tmp_path / "c", {"bomb": b"text" * (MIB // 4), "z": b"2"}, compress="zstd:1")
     size = claim_again_and_again(tmp_path / "c", 20)
     assert 1000 < 20 * MIB / size < 10_000
-    notes: list[Note] = []
     report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append, max_ratio=most)
     assert (report.files, report.failed) == ((2, 0) if is_taken else (1, 1))
     assert [(note.name, "--max-ratio" in note.what) for note in notes] == (

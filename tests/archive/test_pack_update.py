@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -15,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trees
+import stored
 from constants import shrink
-from trees import files_beside, names, snapshot
+from folders import unchanged
+from trees import names, snapshot, stat_of
 
 import winkfs
 import winkfs.archive.pack
@@ -33,17 +33,8 @@ from winkfs.entry import FileType
 
 pytestmark = pytest.mark.slow
 
-tree, place = trees.tree, trees.place  # fixtures
 FUTURE = 1 << 62  # ns
 Pack = Callable[..., PackReport]
-
-
-def state(base: Path) -> dict[str, str]:
-    """What is in the files of a container."""
-    return {
-        name: hashlib.sha256((base.parent / name).read_bytes()).hexdigest()
-        for name in files_beside(base) if not name.endswith(".lock")
-    }  # fmt: skip
 
 
 def size(base: Path) -> int:
@@ -91,10 +82,9 @@ def packed(tree: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("checksum", [False, True])
 def test_unchanged_tree_writes_not_one_byte(tree: Path, packed: Path, checksum: bool) -> None:
-    before = state(packed)
-    for _ in range(2):
-        assert counts(pack(tree, packed, update=True, checksum=checksum)) == (0, 0, 13)
-        assert state(packed) == before
+    with unchanged(packed.parent):
+        for _ in range(2):
+            assert counts(pack(tree, packed, update=True, checksum=checksum)) == (0, 0, 13)
 
 
 @pytest.mark.parametrize("ao", [False, True])
@@ -155,8 +145,7 @@ def test_compaction_does_not_hide_files_written_after_the_pack(tree: Path, packe
         container.put("docs/a.html", b"x" * source.stat().st_size, mtime_ns=mtime)
     compact(packed)
     assert counts(pack(tree, packed, update=True)) == (1, 0, 12)
-    with winkfs.open(packed) as container:
-        assert container.read("docs/a.html") == source.read_bytes()
+    assert stored.read(packed, "docs/a.html") == source.read_bytes()
 
 
 def test_compaction_right_after_a_pack_keeps_the_mark(tree: Path, packed: Path) -> None:
@@ -276,8 +265,7 @@ def test_pack_of_a_part_does_not_vouch_for_the_rest(tree: Path, packed: Path) ->
     grow_old(tree)
     assert counts(pack(tree, packed, update=True, exclude=["docs"]))[0] == 1
     assert counts(pack(tree, packed, update=True))[0] == 1
-    with winkfs.open(packed) as container:
-        assert container.read("docs/a.html") == b"<p>b</p>"
+    assert stored.read(packed, "docs/a.html") == b"<p>b</p>"
 
 
 def test_pack_with_a_failure_does_not_vouch_for_the_file(place: Path) -> None:
@@ -313,16 +301,12 @@ def test_name_that_is_listed_twice_or_lies_deep_is_packed(tree: Path, packed: Pa
 
 
 def test_damaged_content_is_stored_again(tree: Path, packed: Path) -> None:
-    data = Path(f"{packed}.data")
-    data.write_bytes(data.read_bytes().replace(b"<p>a</p>", b"<p>x</p>", 1))
+    stored.flip_text(f"{packed}.data", b"<p>a</p>")
     assert counts(pack(tree, packed, update=True, checksum=True)) == (1, 0, 12)
-    with winkfs.open(packed) as container:
-        assert container.read("docs/a.html") == b"<p>a</p>"
+    assert stored.read(packed, "docs/a.html") == b"<p>a</p>"
 
 
-def test_holes_are_compared_as_zeros(tmp_path: Path) -> None:
-    root = tmp_path / "t"
-    root.mkdir()
+def test_holes_are_compared_as_zeros(tmp_path: Path, root: Path) -> None:
     for name in "ab":
         with (root / name).open("wb") as file:
             file.truncate(4 * STREAM_BYTES)
@@ -358,20 +342,19 @@ def test_interrupted_update_is_gone_on_with(tree: Path, packed: Path, tmp_path: 
 # --- append only ---
 
 
-def test_an_update_of_append_only_adds_files_and_names_the_rest(tree: Path, tmp_path: Path) -> None:
+def test_an_update_of_append_only_adds_files_and_names_the_rest(
+    tree: Path, tmp_path: Path, notes: list[Note]
+) -> None:
     grow_old(tree)
     pack(tree, tmp_path / "c", ao=True)
-    before = state(tmp_path / "c")
-    assert counts(pack(tree, tmp_path / "c", update=True)) == (0, 0, 13)
-    assert state(tmp_path / "c") == before
+    with unchanged(tmp_path):
+        assert counts(pack(tree, tmp_path / "c", update=True)) == (0, 0, 13)
     (tree / "docs/a.html").write_bytes(b"<p>b</p>")
     (tree / "secret").chmod(0o644)
-    notes: list[Note] = []
     report = pack(tree, tmp_path / "c", update=True, note=notes.append)
     assert counts(report) == (1, 0, 11)
     assert notes == [Note(b"secret", UNCHANGEABLE, True, often=True)]
-    with winkfs.open(tmp_path / "c") as container:
-        assert container.read("docs/a.html") == b"<p>b</p>"
+    assert stored.read(tmp_path / "c", "docs/a.html") == b"<p>b</p>"
 
 
 # --- tar files ---
@@ -419,20 +402,19 @@ def members(path: Path, *files: tuple[str, bytes, int]) -> Path:
     return path
 
 
+@pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("to", ["container", "data set"])
 @pytest.mark.parametrize("length", [10, STREAM_BYTES + 10])
 def test_of_a_name_that_comes_twice_the_last_one_counts(
-    tmp_path: Path, to: str, length: int
+    tmp_path: Path, to: str, length: int, checksum: bool
 ) -> None:
     """The second is what the container had, but for the first, which was stored just now."""
     run: Pack = pack if to == "container" else pack_shards
     tar = members(tmp_path / "t.tar", ("a", b"1" * length, 1), ("a", b"2" * length, 2))
     run(tar, tmp_path / "c")
-    for checksum in (False, True):
-        run(tar, tmp_path / "c", update=True, checksum=checksum)
-        with winkfs.open(tmp_path / "c") as opened:
-            assert opened.read("a") == b"2" * length
-            assert opened.stat("a").mtime == 2
+    run(tar, tmp_path / "c", update=True, checksum=checksum)
+    assert stored.read(tmp_path / "c", "a") == b"2" * length
+    assert stat_of(tmp_path / "c", "a").mtime == 2
 
 
 # --- data sets ---

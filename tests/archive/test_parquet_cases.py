@@ -73,11 +73,11 @@ def test_a_time_is_that_time_in_any_type(tmp_path: Path, kind: str) -> None:
     assert [row.mtime_ns for row in rows] == [NS, None] and not notes
 
 
-def test_days_are_times(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", [pa.date32(), pa.date64()])
+def test_days_are_times(tmp_path: Path, form: pa.DataType) -> None:
     midnight = NS - (3 * 3600 + 4 * 60 + 5) * 10**9
-    for form in (pa.date32(), pa.date64()):
-        rows, _ = read(written(tmp_path, mtime=pa.array([date(2024, 1, 2), None], form)))
-        assert [row.mtime_ns for row in rows] == [midnight, None]
+    rows, _ = read(written(tmp_path, mtime=pa.array([date(2024, 1, 2), None], form)))
+    assert [row.mtime_ns for row in rows] == [midnight, None]
 
 
 def test_one_unit_of_numbers_is_that_of_the_whole_file(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import gzip
 import hashlib
 import io
 import json
+import re
 import tarfile
 import time
 from pathlib import Path
@@ -26,11 +27,10 @@ from typing import NamedTuple
 
 import pytest
 from commands import Run
-from commands import run as run  # the fixture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tars import END, OLD_GNU, around, header, member, padded, pax, signed, summed
-from trees import files_beside
+from trees import files_beside, stat_of
 
 import winkfs
 from winkfs.archive.items import STREAM_BYTES, Note, Ratio
@@ -70,20 +70,16 @@ def packed(tmp_path: Path, data: bytes, **options: bool | int) -> Packed:
     return Packed(files, notes, report)
 
 
-def stat(tmp_path: Path, name: str) -> winkfs.Stat:
-    with winkfs.open(tmp_path / "c") as c:
-        return c.stat(name)
-
-
 # --- what tools make ---
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_archives_of_tools_are_packed_as_gnu_tar_extracts_them(tmp_path: Path, name: str) -> None:
+def test_archives_of_tools_are_packed_as_gnu_tar_extracts_them(
+    tmp_path: Path, name: str, notes: list[Note]
+) -> None:
     wanted, failed = EXPECTED[name]["files"], EXPECTED[name]["failed"]
     path = tmp_path / name
     path.write_bytes(gzip.decompress((HERE / f"{name}.gz").read_bytes()))
-    notes: list[Note] = []
     joined = name == "joined.tar"
     pack(path, tmp_path / "c", note=notes.append, ignore_zeros=joined)
     found = {}
@@ -290,7 +286,7 @@ def test_an_odd_member_costs_itself(tmp_path: Path, name: str) -> None:
 def test_an_owner_that_does_not_fit_is_never_root(tmp_path: Path) -> None:
     odd = pax((b"uid", b"%d" % BIG), (b"gid", b"-5"))
     found = packed(tmp_path, around(odd, member(b"f"), odd, member(b"g")))
-    status = stat(tmp_path, "f")
+    status = stat_of(tmp_path / "c", "f")
     assert (status.uid, status.gid) == (UNKNOWN_OWNER, UNKNOWN_OWNER)
     assert [note.often for note in found.notes] == [1, 1]  # one line for all
 
@@ -298,7 +294,7 @@ def test_an_owner_that_does_not_fit_is_never_root(tmp_path: Path) -> None:
 def test_a_member_without_its_mark_keeps_its_own_mtime(tmp_path: Path) -> None:
     odd = pax((b"mtime", b"inf")) + member(b"f", b"x", mtime=b"00000000017\0")
     packed(tmp_path, around(odd))
-    assert stat(tmp_path, "f").mtime_ns == 15 * 10**9
+    assert stat_of(tmp_path / "c", "f").mtime_ns == 15 * 10**9
 
 
 def test_a_volume_label_is_counted(tmp_path: Path) -> None:
@@ -314,7 +310,7 @@ def test_times_beyond_64_bits_are_clamped_and_counted(tmp_path: Path) -> None:
     odd.append(member(b"f5", mtime=b"\x80" + b"\x3f" * 11))
     found = packed(tmp_path, around(*odd))
     ends = [LAST, -LAST - 1, LAST, LAST, -LAST - 1, LAST]
-    assert [stat(tmp_path, f"f{i}").mtime_ns for i in range(6)] == ends
+    assert [stat_of(tmp_path / "c", f"f{i}").mtime_ns for i in range(6)] == ends
     assert (found.report.clamped, found.report.left_out, found.report.failed) == (6, 0, 0)
     assert {(note.what, note.often) for note in found.notes} == {(CLAMPED, 3)}
 
@@ -324,66 +320,48 @@ def test_times_within_64_bits_are_exact(tmp_path: Path, ns: int) -> None:
     sign, value = ("-" if ns < 0 else ""), abs(ns)
     text = f"{sign}{value // 10**9}.{value % 10**9:09}".encode()
     assert packed(tmp_path, around(pax((b"mtime", text)) + member(b"f"))).notes == []
-    assert stat(tmp_path, "f").mtime_ns == ns
+    assert stat_of(tmp_path / "c", "f").mtime_ns == ns
 
 
 # --- the end ---
 
 TWO = member(b"one", b"1") + END, member(b"two", b"2") + END
+ONE, BOTH = {"one": b"1"}, {"one": b"1", "two": b"2"}
+READ_ON: dict[str, bool] = {"ignore_zeros": True}
+CUT = [(member(b"one", b"1") + member(b"big", b"x" * size))[:-600]
+       for size in (1000, STREAM_BYTES + 1)]  # fmt: skip
+# The archive, how it is packed, what is in it, parts of the line of each failure.
+ENDS: list[tuple[bytes, dict[str, bool], dict[str, bytes], list[str]]] = [
+    *((TWO[0] + bytes(padding), {}, ONE, []) for padding in (0, 1, 511, 512, 9 << 20)),
+    *(
+        (
+            TWO[0] + bytes(n) + TWO[1], {}, ONE,
+            [f": bytes {2048 + n:,} to {4096 + n:,} behind the end.*--ignore-zeros"],
+        )
+        for n in (0, 512, 10240)
+    ),
+    *(
+        (TWO[0] + bytes(n) + TWO[1], READ_ON | {"ao": ao}, BOTH, [])
+        for n in (0, 512, 10240) for ao in (False, True)
+    ),
+    (b"".join(map(gzip.compress, TWO)), READ_ON, BOTH, []),
+    (gzip.compress(TWO[0]) + bytes(512) + b"junk", {}, ONE, ["behind the gzip data"]),
+    (member(b"one", b"1"), {}, ONE, ["without its mark of the end"]),
+    *((data, {"ao": ao}, ONE, ["^big: .*cut"]) for data in CUT for ao in (False, True)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("padding", [0, 512, 10240])
-def test_an_archive_behind_the_end_is_reported(tmp_path: Path, padding: int) -> None:
-    found = packed(tmp_path, TWO[0] + bytes(padding) + TWO[1])
-    assert found.files == {"one": b"1"}
-    (note,) = found.notes
-    assert note.failed
-    assert note.what.startswith(f"bytes {2048 + padding:,} to {4096 + padding:,} behind the end")
-    assert "--ignore-zeros" in note.what
-
-
-@pytest.mark.parametrize("padding", [0, 512, 10240])
-@pytest.mark.parametrize("ao", [False, True])
-def test_with_ignore_zeros_it_is_read_on(tmp_path: Path, padding: int, ao: bool) -> None:
-    found = packed(tmp_path, TWO[0] + bytes(padding) + TWO[1], ignore_zeros=True, ao=ao)
-    assert found.files == {"one": b"1", "two": b"2"}
-    assert found.notes == []
-
-
-@pytest.mark.parametrize("padding", [0, 1, 511, 512, 9 << 20])
-def test_zeros_behind_the_end_are_no_reason_for_a_line(tmp_path: Path, padding: int) -> None:
-    assert packed(tmp_path, TWO[0] + bytes(padding)).notes == []
-
-
-def test_joined_gzip_files_are_read_as_one(tmp_path: Path) -> None:
-    joined = b"".join(map(gzip.compress, TWO))
-    assert packed(tmp_path, joined, ignore_zeros=True).files == {"one": b"1", "two": b"2"}
-
-
-def test_what_is_behind_gzip_data_is_reported(tmp_path: Path) -> None:
-    found = packed(tmp_path, gzip.compress(TWO[0]) + bytes(512) + b"junk")
-    assert found.files == {"one": b"1"}
-    assert [note.failed for note in found.notes] == [True]
-    assert "behind the gzip data" in found.notes[0].what
-
-
-def test_a_missing_mark_of_the_end_is_reported(tmp_path: Path) -> None:
-    found = packed(tmp_path, member(b"f", b"x"))
-    assert found.files == {"f": b"x"}
-    assert "without its mark of the end" in found.notes[0].what
-    assert found.report.failed == 1
-
-
-@pytest.mark.parametrize("size", [1000, STREAM_BYTES + 1])
-@pytest.mark.parametrize("ao", [False, True])
-def test_a_member_that_is_cut_is_named_and_leaves_nothing(
-    tmp_path: Path, size: int, ao: bool
-) -> None:
-    data = member(b"one", b"1") + member(b"big", b"x" * size)
-    found = packed(tmp_path, data[:-600], ao=ao)
-    assert found.files == {"one": b"1"}
-    assert list(found.failed) == ["big"]
-    assert "cut" in found.failed["big"]
+@pytest.mark.parametrize(("data", "options", "files", "failed"), ENDS, ids=range(len(ENDS)))
+def test_the_end_is_taken_for_what_it_is(
+    tmp_path: Path, data: bytes, options: dict[str, bool], files: dict[str, bytes],
+    failed: list[str],
+) -> None:  # fmt: skip
+    found = packed(tmp_path, data, **options)
+    assert found.files == files
+    assert found.report.failed == len(failed)
+    for note, line in zip(found.notes, failed, strict=True):
+        assert re.search(line, f"{note.name.decode()}: {note.what}")
+        assert note.failed
     assert winkfs.verify(tmp_path / "c").problems == []
 
 
@@ -550,7 +528,7 @@ changes = st.lists(
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(changes, st.booleans(), st.integers(0, len(GOOD)))
 def test_no_bytes_of_headers_are_a_fault_of_ours(
-    changed: list[tuple[int, int]], sums: bool, size: int
+    changed: list[tuple[int, int]], sums: bool, size: int, notes: list[Note]
 ) -> None:
     """What does not come is noted, or an error ends it; where the checksum of a changed header is
     right, its size may well hide the members behind it."""
@@ -561,7 +539,6 @@ def test_no_bytes_of_headers_are_a_fault_of_ours(
             start = at // 512 * 512
             data[start : start + 512] = summed(bytes(data[start : start + 512]))
     data = data[: size or len(data)]
-    notes: list[Note] = []
     names = []
     folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
     path = folder / "winkfs-odd.tar"

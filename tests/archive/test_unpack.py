@@ -10,7 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-import trees
+import stored
+from folders import write_files
 from trees import DIR, LINK
 
 import winkfs
@@ -18,8 +19,6 @@ from winkfs.archive.items import Note
 from winkfs.archive.pack import pack
 from winkfs.archive.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, unpack
 from winkfs.dataset.maintain import adopt
-
-tree, place, small_disk = trees.tree, trees.place, trees.small_disk  # fixtures
 
 
 def container(tmp_path: Path, *files: tuple[object, ...]) -> Path:
@@ -39,13 +38,12 @@ NO_PATHS = {
 @pytest.mark.parametrize("kind", [winkfs.FileType.FILE, LINK, DIR])
 @pytest.mark.parametrize("name", NO_PATHS)
 def test_a_name_that_is_no_path_leads_out_of_no_directory(
-    tmp_path: Path, name: str, kind: winkfs.FileType
+    tmp_path: Path, name: str, kind: winkfs.FileType, notes: list[Note]
 ) -> None:
     if kind == DIR and name.endswith("/"):
         pytest.skip("no directory has such a name")
     data = b"" if kind == DIR else b"target"
     base = container(tmp_path, (name, data, kind), ("good", b"1"))
-    notes: list[Note] = []
     report = unpack(base, tmp_path / "in/out", note=notes.append)
     assert (notes, report.failed, report.files) == ([], 0, 2 if kind == winkfs.FileType.FILE else 1)
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".lock") == [
@@ -66,9 +64,10 @@ def test_a_name_that_is_no_path_leads_out_of_no_directory(
 
 
 @pytest.mark.parametrize("name", ["a/" + "n" * 256, "@" * 255])
-def test_names_too_long_for_a_path_are_skipped_and_reported(tmp_path: Path, name: str) -> None:
+def test_names_too_long_for_a_path_are_skipped_and_reported(
+    tmp_path: Path, name: str, notes: list[Note]
+) -> None:
     base = container(tmp_path, (name, b"1"), ("good", b"1"))
-    notes: list[Note] = []
     report = unpack(base, tmp_path / "out", note=notes.append)
     assert [n.name for n in notes] == [name.encode()] and "bytes, more than" in notes[0].what
     assert (report.files, report.failed) == (1, 1)
@@ -121,11 +120,12 @@ def test_a_file_that_was_there_goes_into_no_directory(
 
 @pytest.mark.parametrize("swap", [False, True])
 @pytest.mark.parametrize("force", [False, True])
-def test_link_in_the_container_is_not_followed(tmp_path: Path, swap: bool, force: bool) -> None:
+def test_link_in_the_container_is_not_followed(
+    tmp_path: Path, swap: bool, force: bool, notes: list[Note]
+) -> None:
     (tmp_path / "outside").mkdir()
     files = [("a", bytes(tmp_path / "outside"), LINK), ("a/b", b"evil"), ("a/d", b"", DIR)]
     base = container(tmp_path, *(reversed(files) if swap else files))
-    notes: list[Note] = []
     unpack(base, tmp_path / "out", force=force, note=notes.append)
     assert notes
     assert list((tmp_path / "outside").iterdir()) == []
@@ -157,14 +157,12 @@ def test_linked_directory_that_was_there_is_not_followed(tmp_path: Path) -> None
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def test_existing_files_stay_unless_forced(tmp_path: Path) -> None:
+def test_existing_files_stay_unless_forced(tmp_path: Path, notes: list[Note]) -> None:
     base = container(tmp_path, ("a", b"new"), ("l", b"a", LINK), ("d", b"", DIR), ("x", b"1"))
     out = tmp_path / "out"
     (out / "d").mkdir(parents=True)
     (out / "x").mkdir()
-    (out / "a").write_bytes(b"old")
-    (out / "l").write_bytes(b"old")
-    notes: list[Note] = []
+    write_files(out, {"a": b"old", "l": b"old"})
     unpack(base, out, note=notes.append)
     assert {n.name: n.what for n in notes} == dict.fromkeys([b"a", b"l", b"x"], THERE)
     assert (out / "a").read_bytes() == (out / "l").read_bytes() == b"old"
@@ -204,14 +202,13 @@ def modes(root: Path, *names: str) -> list[int]:
     return [stat.S_IMODE((root / name).stat().st_mode) for name in names]
 
 
-def test_set_id_and_sticky_bits_are_kept_only_when_asked(tmp_path: Path) -> None:
+def test_set_id_and_sticky_bits_are_kept_only_when_asked(tmp_path: Path, notes: list[Note]) -> None:
     with winkfs.create(tmp_path / "c") as c:
         for name, mode in {"u": 0o4755, "g": 0o2711, "t": 0o1644}.items():
             c.put(name, b"1", mode=mode)
         c.put("d", b"", ftype=DIR, mode=0o2775)
         c.put("tmp", b"", ftype=DIR, mode=0o1777)
     names = ("u", "g", "t", "d", "tmp")
-    notes: list[Note] = []
     report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
     assert modes(tmp_path / "out", *names) == [0o755, 0o711, 0o644, 0o775, 0o755]
     assert sorted(n.name.decode() for n in notes) == sorted(names)
@@ -238,10 +235,9 @@ def test_set_id_and_sticky_bits_are_kept_only_when_asked(tmp_path: Path) -> None
     ],
 )
 def test_link_that_may_lead_out_is_made_only_when_asked(
-    tmp_path: Path, name: str, target: str, stays: bool
+    tmp_path: Path, name: str, target: str, stays: bool, notes: list[Note]
 ) -> None:
     base = container(tmp_path, (name, target.encode(), LINK), ("file", b"1"))
-    notes: list[Note] = []
     report = unpack(base, tmp_path / "out", note=notes.append)
     assert os.path.lexists(tmp_path / "out" / name) is stays
     assert notes == ([] if stays else [Note(name.encode(), LEADS_OUT, True, often=True)])
@@ -293,8 +289,7 @@ def test_files_in_many_directories_and_deep_ones(tmp_path: Path) -> None:
         notes: list[Note] = []
         pack(out, tmp_path / "again", note=notes.append)
         assert notes == []
-        with winkfs.open(tmp_path / "again") as c:
-            assert c.read(deep) == deep.encode()
+        assert stored.read(tmp_path / "again", deep) == deep.encode()
     finally:
         subprocess.run(["rm", "-rf", out], check=True)
 
@@ -307,11 +302,9 @@ def test_glob_crosses_the_slash(tree: Path, tmp_path: Path) -> None:
     assert found == ["docs", "docs/a.html", "docs/old", "docs/old/b.html"]
 
 
-def test_damaged_file_is_not_unpacked_and_the_others_are(tmp_path: Path) -> None:
+def test_damaged_file_is_not_unpacked_and_the_others_are(tmp_path: Path, notes: list[Note]) -> None:
     base = container(tmp_path, ("a", b"A" * 500), ("bad", b"B" * 500), ("z", b"Z" * 500))
-    data = Path(f"{base}.data")
-    data.write_bytes(data.read_bytes().replace(b"BBBB", b"BBXB", 1))
-    notes: list[Note] = []
+    stored.flip_text(f"{base}.data", b"BBBB")
     unpack(base, tmp_path / "out", note=notes.append)
     assert [n.name for n in notes] == [b"bad"]
     assert sorted(os.listdir(tmp_path / "out")) == ["a", "z"]
@@ -330,13 +323,12 @@ def test_unpack_by_a_user_closes_directories_and_drops_set_id(place: Path) -> No
     out.chmod(0o700)
 
 
-def test_a_directory_closed_to_its_owner_gets_its_mode_last(place: Path) -> None:
+def test_a_directory_closed_to_its_owner_gets_its_mode_last(place: Path, notes: list[Note]) -> None:
     with winkfs.create(place / "c") as c:
         c.put("shut", b"", ftype=DIR, mode=0)
         c.put("shut/below", b"", ftype=DIR, mode=0o500, mtime=7)
         for i in range(2 * OPEN_PARENTS):  # so that `below` has to be opened anew
             c.put(f"{i}", b"", ftype=DIR)
-    notes: list[Note] = []
     unpack(place / "c", place / "out", note=notes.append)
     assert notes == []
     shut = place / "out/shut"
@@ -377,7 +369,7 @@ def test_parents_of_globbed_files_get_their_modes_and_times(tree: Path, tmp_path
 @pytest.mark.parametrize("index", [True, False])
 @pytest.mark.parametrize("to", ["container", "data set"])
 def test_damaged_inode_is_a_failure_with_and_without_an_index(
-    tmp_path: Path, index: bool, to: str
+    tmp_path: Path, index: bool, to: str, notes: list[Note]
 ) -> None:
     """Without one the inode is left out where the index is made in memory."""
     base = container(tmp_path, ("a", b"A" * 500), ("bad", b"B" * 500), ("z", b"Z" * 500))
@@ -387,14 +379,10 @@ def test_damaged_inode_is_a_failure_with_and_without_an_index(
         with winkfs.open(tmp_path / "ds") as opened:
             base = Path(opened.shards[0].base)
         source = tmp_path / "ds"
-    data = Path(f"{base}.data")
-    damaged = bytearray(data.read_bytes())
-    damaged[damaged.index(b"bad/I0") + 40] ^= 1
-    data.write_bytes(damaged)
+    stored.flip_text(f"{base}.data", b"bad/I0", 40)
     if not index:
         for suffix in (".idx", ".cat"):
             Path(f"{base}{suffix}").unlink(missing_ok=True)
-    notes: list[Note] = []
     report = unpack(source, tmp_path / "out", note=notes.append)
     assert sorted(os.listdir(tmp_path / "out")) == ["a", "z"]
     assert report.failed == len(notes) == 1

@@ -102,10 +102,10 @@ def test_reading_goes_on_behind_damage(tmp_path: Path, packed: bool) -> None:
     assert notes and all(note.failed for note in notes)
 
 
-def test_what_is_no_warc_file_is_refused(tmp_path: Path) -> None:
-    for data in (b"", b"hello", b"PK\3\4"):
-        with pytest.raises(FormatError, match="not a WARC file"):
-            taken(tmp_path / "a.warc", data)
+@pytest.mark.parametrize("data", [b"", b"hello", b"PK\3\4"])
+def test_what_is_no_warc_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(FormatError, match="not a WARC file"):
+        taken(tmp_path / "a.warc", data)
 
 
 def test_records_in_order_of_time_do_not_all_lie_in_memory(tmp_path: Path) -> None:

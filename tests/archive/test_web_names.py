@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import xxhash
 from hypothesis import given
@@ -68,11 +70,19 @@ def test_one_document_is_one_however_its_url_is_written() -> None:
     assert place_of(b"http://a.example/x").url != place_of(b"http://a.example//x").url
 
 
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ((1_704_164_645_999_999,), b"a/x@20240102030405"), ((None,), b"a/x@00000000000000"),
+        ((-62_135_596_800_000_000,), b"a/x@00010101000000"),
+        ((0, 1), b"a/x@19700101000000~0000000000000001"),
+    ],
+)  # fmt: skip
+def test_a_version_has_its_time_in_its_name(given: tuple[Any, ...], name: bytes) -> None:
+    assert at_time(b"a/x", *given) == name
+
+
 def test_names_that_are_kept_apart_are_short_enough() -> None:
-    assert at_time(b"a/x", 1_704_164_645_999_999) == b"a/x@20240102030405"
-    assert at_time(b"a/x", None) == b"a/x@00000000000000"
-    assert at_time(b"a/x", -62_135_596_800_000_000) == b"a/x@00010101000000"
-    assert at_time(b"a/x", 0, 1) == b"a/x@19700101000000~0000000000000001"
     assert apart(b"a/x", b"https://a/x") == b"a/x~" + digits(b"https://a/x")
     long = place_of(b"http://a/" + LONG).name
     for name in (at_time(long, 0, 1), apart(long, b"u"), at_time(apart(long, b"u"), 0, 1)):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import fcntl
 import os
-import pty
 import shlex
 import shutil
 import signal
@@ -22,7 +21,7 @@ import click
 import pytest
 import stored
 from click.testing import CliRunner
-from commands import PROGRAM, Run, one_line
+from commands import PROGRAM, Run, on_a_terminal, one_line
 from seam import disk_calls, once
 
 import winkfs
@@ -73,6 +72,11 @@ def test_help_of_the_group_is_that_of_each_command() -> None:
         ["pack", "-", "c", "--files-from", "-"],
         ["rm", "c"],
         ["cat", "c"],
+        ["dataset", "vacuum", "ds", "--older-than", "soon"],
+        ["dataset", "vacuum", "ds", "--keep", "0"],
+        ["dataset", "compact", "ds", "--shard-size", "-1"],
+        ["pack", ".", "new", "--shards", "0"],
+        ["pack", ".", "new", "--shards", "2", "--classic"],
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(run: Run, args: list[str]) -> None:
@@ -142,12 +146,12 @@ def test_what_is_not_there_is_one_line(run: Run, args: list[str]) -> None:
     assert "no" in one_line(run(*args))
 
 
-def test_what_is_no_container_is_one_line(run: Run) -> None:
-    for data in (b"", b"hello" * 3000):
-        Path("x.data").write_bytes(data)
-        for command in (["ls"], ["info"], ["reindex"], ["cat", "x", "a"], ["put", "x", "a"]):
-            line = one_line(run(command[0], "x", *command[2:]))
-            assert "x.data" in line
+@pytest.mark.parametrize("data", [b"", b"hello" * 3000], ids=["empty", "text"])
+def test_what_is_no_container_is_one_line(run: Run, data: bytes) -> None:
+    Path("x.data").write_bytes(data)
+    for command in (["ls"], ["info"], ["reindex"], ["cat", "x", "a"], ["put", "x", "a"]):
+        line = one_line(run(command[0], "x", *command[2:]))
+        assert "x.data" in line
 
 
 def test_unexpected_error_is_one_line(run: Run, base: str) -> None:
@@ -232,16 +236,18 @@ def test_prefix_of_a_glob(glob: str, prefix: str) -> None:
     assert is_glob(glob) is (glob != "abc")
 
 
-def test_full_standard_output_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", [["ls", "c"], ["cat", "c", "a"], ["info", "c", "--json"], ["verify", "c"]]
+)
+def test_full_standard_output_is_one_line(tmp_path: Path, command: list[str]) -> None:
     stored.make(tmp_path / "c", {"a": b"1"})
-    for command in (["ls", "c"], ["cat", "c", "a"], ["info", "c", "--json"], ["verify", "c"]):
-        with Path("/dev/full").open("wb") as full:
-            done = subprocess.run(
-                [*PROGRAM, *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
-            )
-        assert done.returncode == 1
-        assert done.stderr.count("\n") == 1
-        assert "No space left" in done.stderr
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*PROGRAM, *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "No space left" in done.stderr
 
 
 # --- signals ---
@@ -294,28 +300,26 @@ def test_a_second_writer_gets_the_name_of_the_lock_holder(run: Run, base: str) -
 
 
 def test_progress_bar_is_for_terminals_and_long_work() -> None:
-    master, slave = pty.openpty()
     code = (
         "import time; from winkfs.cli import _common; _common.PATIENCE = 0.05\n"
         "with _common.Progress('packing', 'files') as bar:\n"
         "    for i in range(3): bar(1000); time.sleep(0.1)\n"
         "    bar.warn('a\\nb')\n"
     )
-    subprocess.run([sys.executable, "-c", code], stderr=slave, check=True)
-    shown = os.read(master, 100_000)
+    shown = on_a_terminal("stderr", sys.executable, "-c", code)
     assert b"packing" in shown and b"3,000 files" in shown and b"winkfs: a\\nb" in shown
     quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert quiet.stderr == b"winkfs: a\\nb\n"
-    os.close(master)
-    os.close(slave)
 
 
-def test_closed_standard_streams_are_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command", ["put c a <&-", "ls c >&-", "ls gone 2>&-; test $? = 1", "verify c"]
+)
+def test_closed_standard_streams_are_empty(tmp_path: Path, command: str) -> None:
     winkfs.create(tmp_path / "c").close()
     program = " ".join(f"'{word}'" for word in PROGRAM)
-    for command in ("put c a <&-", "ls c >&-", "ls gone 2>&-; test $? = 1", "verify c"):
-        done = subprocess.run(["bash", "-c", f"{program} {command}"], cwd=tmp_path)
-        assert done.returncode == 0, command
+    done = subprocess.run(["bash", "-c", f"{program} {command}"], cwd=tmp_path)
+    assert done.returncode == 0, command
 
 
 # --- completion ---
@@ -351,22 +355,23 @@ def bash(base: str, tmp_path: Path) -> Callable[[str], list[str]]:
     return offers
 
 
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("winkfs re", ["reindex", "repair"]), ("winkfs reindex --j", ["--json"]),
+        ("winkfs ls c", ["c", "corpus"]), ("winkfs ls ", ["bin/", "c", "corpus", "sub/"]),
+        ("winkfs ls sub/", ["sub/deep"]), ("winkfs ls su", ["dirnames"]),
+        ("winkfs put c name ", ["default"]), ("winkfs ls nowhere/x", ["dirnames"]),
+    ],
+)  # fmt: skip
 def test_a_shell_completes_commands_options_and_containers(
-    bash: Callable[[str], list[str]], tmp_path: Path
+    bash: Callable[[str], list[str]], tmp_path: Path, line: str, offered: list[str]
 ) -> None:
     """The script of the shell was the help of the program."""
-    assert bash("winkfs re") == ["reindex", "repair"]
-    assert bash("winkfs reindex --j") == ["--json"]
     (tmp_path / "sub").mkdir()
-    winkfs.create(tmp_path / "sub" / "deep").close()
-    winkfs.create(tmp_path / "corpus").close()
-    winkfs.create(tmp_path / "odd\nname").close()
-    assert bash("winkfs ls c") == ["c", "corpus"]
-    assert bash("winkfs ls ") == ["bin/", "c", "corpus", "sub/"]
-    assert bash("winkfs ls sub/") == ["sub/deep"]
-    assert bash("winkfs ls su") == ["dirnames"]
-    assert bash("winkfs put c name ") == ["default"]
-    assert bash("winkfs ls nowhere/x") == ["dirnames"]
+    for name in ("sub/deep", "corpus", "odd\nname"):
+        winkfs.create(tmp_path / name).close()
+    assert bash(line) == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -391,12 +396,12 @@ def test_help_of_a_command_by_its_name(run: Run, command: list[str]) -> None:
     assert "nothing" in one_line(run("help", "nothing"), 2)
 
 
+@pytest.mark.parametrize(("code", "name"), [(object(), "compiled"), (None, "pure Python")])
 @pytest.mark.parametrize("arguments", [["--version"], ["info", "--version"]])
 def test_the_version_names_the_path_that_runs(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, code: object, name: str
 ) -> None:
-    for code, name in ((object(), "compiled"), (None, "pure Python")):
-        monkeypatch.setattr(native, "code", code)
-        done = CliRunner().invoke(cli, arguments)
-        assert done.exit_code == 0
-        assert done.output == f"winkfs {VERSION} ({name})\n"
+    monkeypatch.setattr(native, "code", code)
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0
+    assert done.output == f"winkfs {VERSION} ({name})\n"

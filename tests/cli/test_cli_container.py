@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import pty
 import re
 import subprocess
 from datetime import UTC, datetime
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import stored
-from commands import PROGRAM, Run, listed, one_line
+from commands import PROGRAM, Run, listed, on_a_terminal, one_line
 
 import winkfs
 
@@ -23,15 +21,21 @@ pytestmark = pytest.mark.slow
 # --- create, pack, unpack ---
 
 
-def test_create_prints_the_variant(run: Run) -> None:
-    assert run("create", "t", "--ao", "--timemp", "7", "--htalgo", "3") == (0, b"", "")
-    block = json.loads(run("info", "t", "--json").out)["superblock"]
-    assert (block["HAVEAO"], block["TIMEMP"], block["HTALGO"]) == (1, 7, 3)
-    run("create", "d", "--isz", "1024", "--havedups")
-    block = json.loads(run("info", "d", "--json").out)["superblock"]
-    assert (block["ISZ"], block["HAVEDUPS"]) == (1024, 1)
-    run("create", "k", "--classic")
-    assert json.loads(run("info", "k", "--json").out)["classic"] is True
+@pytest.mark.parametrize(
+    ("options", "variables", "classic"),
+    [
+        ("--ao --timemp 7 --htalgo 3", {"HAVEAO": 1, "TIMEMP": 7, "HTALGO": 3}, False),
+        ("--isz 1024 --havedups", {"ISZ": 1024, "HAVEDUPS": 1}, False),
+        ("--classic", {}, True),
+    ],
+)
+def test_create_makes_the_variant(
+    run: Run, options: str, variables: dict[str, int], classic: bool
+) -> None:
+    assert run("create", "t", *options.split()) == (0, b"", "")
+    record = json.loads(run("info", "t", "--json").out)
+    assert record["classic"] is classic
+    assert variables.items() <= record["superblock"].items()
     assert "exists" in one_line(run("create", "t"))
 
 
@@ -104,17 +108,10 @@ def test_unpack_counts_damage_in_json_and_refuses_a_dash(run: Run, base: str) ->
 def test_pack_ends_with_a_line_on_a_terminal(tmp_path: Path, quiet: bool) -> None:
     (tmp_path / "t/d").mkdir(parents=True)
     (tmp_path / "t/a").write_bytes(bytes(1234))
-    master, slave = pty.openpty()
     words = [*PROGRAM, "pack", "t", "c", *(["-q"] if quiet else [])]
-    subprocess.run(words, cwd=tmp_path, stderr=slave, check=True)
-    os.close(slave)
-    said = b""
-    with contextlib.suppress(OSError):  # EIO: its end
-        while data := os.read(master, 1000):
-            said += data
-    os.close(master)
+    shown = on_a_terminal("stderr", *words, cwd=tmp_path)
     line = rb"winkfs: 1 file, 1 directory: 1.21 KiB in \d+\.\d s\r\n"
-    assert (said == b"") if quiet else re.search(line + rb"\Z", said)
+    assert (shown == b"") if quiet else re.search(line + rb"\Z", shown)
     subprocess.run([*PROGRAM, "pack", "t", "c2"], cwd=tmp_path, check=True)  # no terminal
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flips import flipped
 from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,9 +132,7 @@ def test_every_flipped_bit_of_an_entry_costs_that_entry_alone() -> None:
     ]
     data, start = b"".join(entries), sum(map(len, entries[:1]))
     for bit in range(8 * start, 8 * (start + len(entries[1]) - 4)):
-        flipped = bytearray(data)
-        flipped[bit >> 3] ^= 1 << (bit & 7)
-        ids, found = walk(bytes(flipped))
+        ids, found = walk(flipped(data, bit))
         assert ids == [1, 3, 4]
         assert found.bad == [(START + start, START + start + len(entries[1]))]
 
@@ -168,9 +167,7 @@ def test_a_message_inside_of_a_payload_is_none() -> None:
     inner = encode(7, 7, b"inner")
     data = encode(1, 1, inner) + encode(2, 2, b"")
     assert walk(data)[0] == [1, 2]
-    broken = bytearray(data)
-    broken[-6] ^= 1  # the checksum of the second
-    assert walk(bytes(broken))[0] == [1]
+    assert walk(flipped(data, 8 * (len(data) - 6)))[0] == [1]  # the checksum of the second
     torn = encode(3, 3, inner)[:-6]
     assert walk(data + torn)[0] == [1, 2]  # 7 would be a gap with no room for it
 
@@ -222,10 +219,14 @@ def test_a_compressed_payload_that_is_cut_is_refused(cut: int) -> None:
         assert message(encode(1, 1, data, compression=1)).payload
 
 
-def test_what_has_no_room_is_refused() -> None:
-    for headers in ({"k" * 65536: ""}, {"": "v" * 65536}, {str(n): "" for n in range(65536)}):
-        with pytest.raises(ValueError, match="at most"):
-            encode(1, 1, b"", headers=headers)
+@pytest.mark.parametrize(
+    "headers",
+    [{"k" * 65536: ""}, {"": "v" * 65536}, {str(n): "" for n in range(65536)}],
+    ids=["name", "value", "number"],
+)
+def test_what_has_no_room_is_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="at most"):
+        encode(1, 1, b"", headers=headers)
 
 
 # --- headers, indexes, state ---
@@ -260,10 +261,8 @@ def test_every_flip_of_a_header_an_index_or_a_table_is_noticed() -> None:
     ):
         DECODERS[what](data)
         for bit in range(bits):
-            flipped = bytearray(data)
-            flipped[bit >> 3] ^= 1 << (bit & 7)
             with pytest.raises(CorruptError):
-                DECODERS[what](bytes(flipped))
+                DECODERS[what](flipped(data, bit))
 
 
 def metadata(*numbers: int) -> bytes:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import invoke
+from flips import flipped
+from folders import unchanged, write_files
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -206,14 +208,14 @@ def test_a_torn_last_record_of_version_1_is_lost_bytes() -> None:
     assert len(found.rows) == 1 and found.lost == [(26, 26 + len(torn))]
 
 
+@pytest.mark.parametrize("window", [64, 100, 4096])
 def test_a_v1_record_across_the_end_of_a_window_is_found(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    for window in (64, 100, 4096):
-        monkeypatch.setattr(segment, "WINDOW", window)
-        for before in range(window - 40, window + 10):
-            storage = segment_of(bytes(before), rdq.record(ID, b"x"), header=b"")
-            assert said(rdq, storage)[0] == [(26, before)]
+    monkeypatch.setattr(segment, "WINDOW", window)
+    for before in range(window - 40, window + 10):
+        storage = segment_of(bytes(before), rdq.record(ID, b"x"), header=b"")
+        assert said(rdq, storage)[0] == [(26, before)]
 
 
 # --- what is wrong in a segment of version 2 ---
@@ -287,10 +289,8 @@ def test_a_checked_message_that_changed_is_reported() -> None:
     data = sqs.record(ID, b"body", checked=True)
     assert sqs.decode(data, file="7.sqs", offset=64) == (ID, b"body")
     for bit in range(8 * len(data)):
-        flipped = bytearray(data)
-        flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptError, match=r"7\.sqs"):
-            sqs.decode(bytes(flipped), file="7.sqs", offset=64)
+            sqs.decode(flipped(data, bit), file="7.sqs", offset=64)
 
 
 def test_a_body_that_is_refused() -> None:
@@ -401,14 +401,13 @@ def test_what_is_wrong_is_one_line(
     args: list[str], line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("7.sqs").write_bytes(sqs.HEADER + MESSAGE)
-    Path("wrong.sqs").write_bytes(sqs.HEADER + bytes(9))
-    Path("bad").write_text(f"{ID.hex()}\nxyz\n")
-    Path("ids").write_text(f"{OTHER.hex()}\n")
-    Path("none").write_text("")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    done = invoke("fct", *args)
+    files = {
+        "7.sqs": sqs.HEADER + MESSAGE, "wrong.sqs": sqs.HEADER + bytes(9), "none": b"",
+        "bad": f"{ID.hex()}\nxyz\n".encode(), "ids": f"{OTHER.hex()}\n".encode(),
+    }  # fmt: skip
+    write_files(tmp_path, files)
+    with unchanged(tmp_path):
+        done = invoke("fct", *args)
     assert done.exit_code == 1
     assert line in done.stderr.lower()
     assert len(done.stderr.splitlines()) == 1
-    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

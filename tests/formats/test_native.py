@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from flips import flipped
 
 from winkformats import hashing, native
 from winkformats.hindex import table
@@ -62,12 +63,12 @@ def test_hashes_of_all_lengths_are_those_of_xxhash():
     assert np.frombuffer(found, np.uint64).tolist() == list(map(xxhash.xxh3_64_intdigest, buffers))
 
 
-def test_hashes_are_as_many_as_the_shorter_column(monkeypatch):
+@pytest.mark.parametrize("count", [0, 2, 3, 4])
+def test_hashes_are_as_many_as_the_shorter_column(monkeypatch, count: int):
     seeds = np.arange(3, dtype=np.uint64)
-    for count in (0, 2, 3, 4):
-        buffers = [b"x" * n for n in range(count)]
-        found = both(monkeypatch, lambda: hashing.xxh3_many(iter(buffers), seeds).tolist())  # noqa: B023
-        assert len(found) == min(count, 3)
+    buffers = [b"x" * n for n in range(count)]
+    found = both(monkeypatch, lambda: hashing.xxh3_many(iter(buffers), seeds).tolist())
+    assert len(found) == min(count, 3)
 
 
 def test_all_that_has_bytes_is_hashed_and_nothing_else(monkeypatch):
@@ -129,8 +130,7 @@ def test_entries_are_walked_alike_wherever_the_window_ends(monkeypatch):
     for seed in range(200):  # any bytes, and good ones with a flipped bit
         random.seed(seed)
         both(monkeypatch, lambda: walk(random.Random(seed).randbytes(300)))  # noqa: B023
-        wrong = bytearray(data)
-        wrong[random.randrange(len(data))] ^= 1 << random.randrange(8)
+        wrong = flipped(data, random.randrange(8 * len(data)))
         both(monkeypatch, lambda: walk(wrong))  # noqa: B023
 
 
@@ -178,11 +178,11 @@ def test_a_long_run_of_cells_is_left_to_the_path_in_python(monkeypatch):
     assert both(monkeypatch, find) == [[0, 5000, 0], [~15_000, 1, ~15_000]]
 
 
-def test_too_few_cells_are_refused():
+@pytest.mark.parametrize("count", [0, -1, 3, 1 << 62])
+def test_too_few_cells_are_refused(count: int):
     numbers = np.zeros(1, np.int64)
-    for count in (0, -1, 3, 1 << 62):
-        with pytest.raises(ValueError, match="HTSIZE"):
-            code.find_many(bytes(32), count, 0, 1, numbers, numbers, numbers, numbers)
+    with pytest.raises(ValueError, match="HTSIZE"):
+        code.find_many(bytes(32), count, 0, 1, numbers, numbers, numbers, numbers)
 
 
 # --- files ---
@@ -284,13 +284,15 @@ def test_overlong_entries_and_uneven_columns_are_refused():
 # --- which path ---
 
 
+@pytest.mark.parametrize(
+    ("value", "name"), [("0", "pure Python"), ("1", "compiled"), ("", "compiled")]
+)
 @pytest.mark.slow
-def test_an_environment_variable_selects_the_path():
+def test_an_environment_variable_selects_the_path(value: str, name: str):
     text = "from winkformats import native; print(native.name())"
-    for value, name in (("0", "pure Python"), ("1", "compiled"), ("", "compiled")):
-        run = [sys.executable, "-c", text]
-        done = subprocess.run(run, env={native.VARIABLE: value}, capture_output=True, text=True)
-        assert done.stdout == f"{name}\n"
+    run = [sys.executable, "-c", text]
+    done = subprocess.run(run, env={native.VARIABLE: value}, capture_output=True, text=True)
+    assert done.stdout == f"{name}\n"
 
 
 def test_what_was_built_of_other_sources_is_not_used(monkeypatch):

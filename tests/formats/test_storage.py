@@ -3,10 +3,8 @@
 And a kernel that writes less than it was given, knows no RWF_DONTCACHE, has no room for a reserve.
 """
 
-import ctypes
 import errno
 import itertools
-import mmap
 import os
 import subprocess
 import sys
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cached import evict, resident
 from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -56,28 +55,14 @@ def make(tmp_path, monkeypatch):
         storage.close()
 
 
+@pytest.fixture(params=KINDS)
+def storage(request, make):
+    return make(request.param)
+
+
 def fill(storage, data: bytes) -> None:
     storage.write(0, [data])
     storage.sync()
-
-
-def resident(path, length: int) -> np.ndarray:
-    """Which pages of the first `length` bytes are in the page cache: bool[pages]."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ) as view:
-        base = np.frombuffer(view, np.uint8)
-        vector = np.zeros(-(-length // PAGE), np.uint8)
-        mincore = ctypes.CDLL(None).mincore
-        pointers = (ctypes.c_void_p(base.ctypes.data), ctypes.c_size_t(length))
-        assert mincore(*pointers, ctypes.c_void_p(vector.ctypes.data)) == 0
-        del base
-    return (vector & 1) == 1
-
-
-def drop_all(path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
 
 
 @pytest.fixture
@@ -85,18 +70,22 @@ def cold(tmp_path):
     """A file of 64 pages, none of them cached; skipped where the kernel keeps them (tmpfs)."""
     path = tmp_path / "cold"
     path.write_bytes(bytes(range(256)) * (64 * PAGE // 256))
-    drop_all(path)
-    if resident(path, 64 * PAGE).any():
-        pytest.skip("this filesystem does not drop pages")
+    evict(path)
     return path
+
+
+@pytest.fixture
+def exact(cold):
+    """The cold file, opened so that nothing is read around what is asked for."""
+    with FileStorage(cold, "w") as storage:
+        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
+        yield storage
 
 
 # --- one behaviour, four storages --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_read_at_the_end_is_short_not_an_error(make, kind):
-    storage = make(kind)
+def test_read_at_the_end_is_short_not_an_error(storage):
     fill(storage, b"0123456789")
     assert storage.read(8, 5) == b"89"
     assert storage.read(10, 5) == b""
@@ -104,32 +93,33 @@ def test_read_at_the_end_is_short_not_an_error(make, kind):
     assert storage.read(3, 0) == b""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_write_behind_the_end_leaves_zeros_between(make, kind):
-    storage = make(kind)
+def test_write_behind_the_end_leaves_zeros_between(storage):
     assert storage.write(5, [b"ab", b"", b"c"]) == 3
     assert storage.read(0, 20) == bytes(5) + b"abc"
     assert storage.size() == 8
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_more_buffers_than_one_call_takes(make, kind):
-    storage = make(kind)
+def test_preallocate_keeps_content_and_never_shrinks(storage):
+    fill(storage, b"abc")
+    storage.preallocate(8192)
+    assert storage.size() == 8192
+    storage.preallocate(10)
+    assert storage.size() == 8192
+    assert storage.read(0, 8192) == b"abc".ljust(8192, b"\0")
+
+
+def test_more_buffers_than_one_call_takes(storage):
     parts = [b"%04d" % i for i in range(2500)]
     assert storage.write(3, parts) == 10_000
     assert storage.read(3, 10_000) == b"".join(parts)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_write_of_nothing(make, kind):
-    storage = make(kind)
+def test_write_of_nothing(storage):
     assert storage.write(4, []) == 0
     assert storage.write(4, [b"", b""]) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_patch_shows_in_reads_and_in_an_older_view(make, kind):
-    storage = make(kind)
+def test_patch_shows_in_reads_and_in_an_older_view(storage):
     fill(storage, b"0123456789")
     view = storage.view(10)
     storage.patch(4, b"XY")
@@ -137,9 +127,8 @@ def test_patch_shows_in_reads_and_in_an_older_view(make, kind):
     assert bytes(view[:10]) == b"0123XY6789"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_patch_each_changes_all_places_and_nothing_else(make, kind):
-    storage, model = make(kind), bytearray(os.urandom(80 * PAGE))
+def test_patch_each_changes_all_places_and_nothing_else(storage):
+    model = bytearray(os.urandom(80 * PAGE))
     fill(storage, bytes(model))
     places = [*range(0, len(model), PAGE - 7), 0, len(model)]  # more than are brought at once
     storage.patch_each([], b"X")
@@ -160,18 +149,14 @@ def test_patch_each_brings_the_pages_of_many_places_together(make, monkeypatch):
     assert asked == ["ask"] * 3 + ["write"] * 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_views_cannot_be_written(make, kind):
-    storage = make(kind)
+def test_views_cannot_be_written(storage):
     fill(storage, b"0123456789")
     with pytest.raises(TypeError):
         storage.view(10)[0] = 1
     assert len(storage.view(0)) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_truncate_cuts_and_grows_with_zeros_while_a_view_is_held(make, kind):
-    storage = make(kind)
+def test_truncate_cuts_and_grows_with_zeros_while_a_view_is_held(storage):
     fill(storage, b"0123456789")
     view = storage.view(4)
     storage.truncate(4)
@@ -180,20 +165,7 @@ def test_truncate_cuts_and_grows_with_zeros_while_a_view_is_held(make, kind):
     assert bytes(view[:4]) == b"0123"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_preallocate_keeps_content_and_never_shrinks(make, kind):
-    storage = make(kind)
-    fill(storage, b"abc")
-    storage.preallocate(8192)
-    assert storage.size() == 8192
-    storage.preallocate(10)
-    assert storage.size() == 8192
-    assert storage.read(0, 8192) == b"abc".ljust(8192, b"\0")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_duplicate_outlives_the_original(make, kind):
-    storage = make(kind)
+def test_duplicate_outlives_the_original(storage):
     fill(storage, b"abc")
     other = storage.duplicate()
     storage.close()
@@ -205,9 +177,7 @@ def test_duplicate_outlives_the_original(make, kind):
     other.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_bulk_reads_what_is_there_and_stops_at_the_end(make, kind):
-    storage = make(kind)
+def test_bulk_reads_what_is_there_and_stops_at_the_end(storage):
     data = bytes(np.random.default_rng(1).integers(0, 256, 100_000, np.uint8))
     fill(storage, data)
     reader = storage.bulk(0, 200_000)
@@ -258,42 +228,62 @@ def test_any_order_of_changes_is_as_on_a_bytearray(make, kind, writes):
 # --- a kernel that does less than it was asked -------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_writes_cut_short_are_continued(make, monkeypatch, kind):
-    real = os.pwritev
+@pytest.fixture
+def short_calls(monkeypatch):
+    """The kernel reads 3 bytes and writes 3 or 7 at a time."""
+    pread, preadv, pwrite, pwritev = os.pread, os.preadv, os.pwrite, os.pwritev
 
     def short(fd, parts, offset, flags=0):
-        return real(fd, [memoryview(b"".join(parts))[:7]], offset, flags)
+        return pwritev(fd, [memoryview(b"".join(parts))[:7]], offset, flags)
 
     monkeypatch.setattr(os, "pwritev", short)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, memoryview(data)[:3], at))
+    monkeypatch.setattr(os, "pread", lambda fd, length, at: pread(fd, min(length, 3), at))
+    monkeypatch.setattr(os, "preadv", lambda fd, into, at: preadv(fd, [into[0][:3]], at))
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_writes_cut_short_are_continued(make, short_calls, kind):
     storage = make(kind)
     assert storage.write(0, [b"abc", b"", b"defghijkl", b"m" * 20]) == 32
-    assert storage.read(0, 99) == b"abcdefghijkl" + b"m" * 20
+    storage.patch(32, b"0123456789")
+    assert storage.read(0, 99) == b"abcdefghijkl" + b"m" * 20 + b"0123456789"
 
 
-def test_patch_cut_short_is_continued(make, monkeypatch):
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, memoryview(data)[:3], at))
-    storage = make("cached")
-    storage.patch(0, b"0123456789")
-    assert storage.read(0, 99) == b"0123456789"
-
-
-def test_reads_cut_short_are_continued(make, monkeypatch):
-    real = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, length, at: real(fd, min(length, 3), at))
+def test_reads_cut_short_are_continued(make, short_calls):
     storage = make("cached")
     fill(storage, b"0123456789")
     assert storage.read(1, 7) == b"1234567"
     assert storage.read(1, 99) == b"123456789"
-
-
-def test_bulk_reads_cut_short_are_continued(make, monkeypatch):
-    real = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda fd, into, at: real(fd, [into[0][:3]], at))
-    storage = make("cached")
-    fill(storage, b"0123456789")
     assert bytes(storage.bulk(0, 10).read(1, 99)) == b"123456789"
+
+
+def refuse(patch, verb, number):
+    def refused(*_):
+        raise OSError(number, "refused")
+
+    patch.setattr(os, verb, refused)
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb", "number", "call", "words"),
+    [
+        ("cached", "pwritev", errno.ENOSPC, "write", (0, [b"1"])),
+        ("uncached", "pwritev", errno.ENOSPC, "write", (0, [bytes(SMALL_WRITE)])),
+        ("cached", "pwrite", errno.ENOSPC, "patch", (0, b"1")),
+        ("cached", "fdatasync", errno.ENOSPC, "sync", ()),
+        ("cached", "posix_fallocate", errno.ENOSPC, "preallocate", (100_000,)),
+        ("cached", "posix_fallocate", errno.EIO, "preallocate", (100_000,)),
+        ("cached", "ftruncate", errno.ENOSPC, "truncate", (100,)),
+    ],
+)
+def test_what_the_disk_refuses_names_the_file(make, monkeypatch, kind, verb, number, call, words):
+    storage = make(kind)
+    refuse(monkeypatch, verb, number)
+    with pytest.raises(OSError, match="refused") as caught:
+        getattr(storage, call)(*words)
+    monkeypatch.undo()
+    assert (caught.value.errno, caught.value.filename) == (number, storage.name)
 
 
 @pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.EINVAL])
@@ -329,34 +319,6 @@ def test_small_uncached_writes_do_not_ask_for_dontcache(make, monkeypatch):
     assert flags_seen == [0, RWF_DONTCACHE]
 
 
-def test_other_write_errors_reach_the_caller(make, monkeypatch):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "no room")
-
-    storage = make("uncached")
-    monkeypatch.setattr(os, "pwritev", full)
-    with pytest.raises(OSError, match="no room"):
-        storage.write(0, [bytes(SMALL_WRITE)])
-
-
-@pytest.mark.parametrize(
-    ("call", "verb"),
-    [("write", "pwritev"), ("patch", "pwrite"), ("sync", "fdatasync"),
-     ("preallocate", "posix_fallocate"), ("truncate", "ftruncate")],
-)  # fmt: skip
-def test_what_the_disk_refuses_names_the_file(make, monkeypatch, call, verb):
-    def full(*_):
-        raise OSError(errno.ENOSPC, "no room")
-
-    storage = make("cached")
-    monkeypatch.setattr(os, verb, full)
-    words = {"write": (0, [b"1"]), "patch": (0, b"1"), "sync": ()}.get(call, (100,))
-    with pytest.raises(OSError, match="no room") as caught:
-        getattr(storage, call)(*words)
-    monkeypatch.undo()
-    assert caught.value.filename == storage.name
-
-
 def test_no_room_for_the_reserve_leaves_the_size(make, monkeypatch):
     storage = make("cached")
     fill(storage, b"abc")
@@ -374,24 +336,9 @@ def test_no_room_for_the_reserve_leaves_the_size(make, monkeypatch):
 
 def test_filesystem_without_fallocate_is_no_error(make, monkeypatch):
     storage = make("cached")
-
-    def unknown(*_):
-        raise OSError(errno.EOPNOTSUPP, "not here")
-
-    monkeypatch.setattr(os, "posix_fallocate", unknown)
+    refuse(monkeypatch, "posix_fallocate", errno.EOPNOTSUPP)
     storage.preallocate(100_000)
     assert storage.size() == 0
-
-
-def test_disk_error_in_the_reserve_is_an_error(make, monkeypatch):
-    storage = make("cached")
-
-    def broken(*_):
-        raise OSError(errno.EIO, "disk")
-
-    monkeypatch.setattr(os, "posix_fallocate", broken)
-    with pytest.raises(OSError, match="disk"):
-        storage.preallocate(100_000)
 
 
 # --- opening -----------------------------------------------------------------------------------
@@ -444,37 +391,34 @@ def pass_over(storage, uncached: bool) -> None:
     reader.close()
 
 
-def test_uncached_pass_leaves_no_pages(cold):
+@pytest.mark.parametrize(("uncached", "pages"), [(True, 0), (False, 64)])
+def test_a_pass_leaves_all_pages_or_none(cold, uncached: bool, pages: int):
     with FileStorage(cold) as storage:
-        pass_over(storage, uncached=True)
-    assert not resident(cold, 64 * PAGE).any()
+        pass_over(storage, uncached=uncached)
+    assert resident(cold).sum() == pages
 
 
-def test_uncached_pass_keeps_pages_that_others_use(cold):
-    with FileStorage(cold) as storage:
-        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead around it
-        storage.read(20 * PAGE, 2 * PAGE)
-        before = resident(cold, 64 * PAGE)
-        pass_over(storage, uncached=True)
-    after = resident(cold, 64 * PAGE)
+def test_uncached_pass_keeps_pages_that_others_use(cold, exact):
+    exact.read(20 * PAGE, 2 * PAGE)
+    before = resident(cold)
+    pass_over(exact, uncached=True)
+    after = resident(cold)
     assert before[20:22].all()
     assert (after == before).all()
 
 
-def test_pages_seen_go_but_those_that_were_there_stay(cold):
-    with FileStorage(cold, "w") as storage:
-        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)  # no readahead around it
-        storage.read(20 * PAGE, 2 * PAGE)
-        storage.remember_resident()
-        view = storage.view(64 * PAGE, sparse=True)
-        assert [view[i * PAGE] for i in (3, 20)] == [0, 0]
-        storage.read_into(memoryview(bytearray(PAGE)), 40 * PAGE)
-        storage.write(64 * PAGE, [b"x" * PAGE])
-        os.fsync(storage.fd)
-        assert np.flatnonzero(resident(cold, 65 * PAGE)).tolist() == [3, 20, 21, 40, 64]
-        storage.drop_seen()
-        assert np.flatnonzero(resident(cold, 65 * PAGE)).tolist() == [20, 21]
-        assert view[3 * PAGE + 1] == 1
+def test_pages_seen_go_but_those_that_were_there_stay(cold, exact):
+    exact.read(20 * PAGE, 2 * PAGE)
+    exact.remember_resident()
+    view = exact.view(64 * PAGE, sparse=True)
+    assert [view[i * PAGE] for i in (3, 20)] == [0, 0]
+    exact.read_into(memoryview(bytearray(PAGE)), 40 * PAGE)
+    exact.write(64 * PAGE, [b"x" * PAGE])
+    os.fsync(exact.fd)
+    assert np.flatnonzero(resident(cold)).tolist() == [3, 20, 21, 40, 64]
+    exact.drop_seen()
+    assert np.flatnonzero(resident(cold)).tolist() == [20, 21]
+    assert view[3 * PAGE + 1] == 1
 
 
 @pytest.fixture
@@ -495,7 +439,7 @@ def test_few_looks_read_a_page_each(cold, looks):
     for page in (40, 3, 20):
         look(looks, page)
     assert looks.advise()
-    assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == [3, 20, 40]
+    assert np.flatnonzero(resident(cold)).tolist() == [3, 20, 40]
 
 
 @pytest.mark.parametrize("looks", [32], indirect=True)
@@ -503,7 +447,7 @@ def test_many_looks_read_what_is_around_them(cold, looks):
     for page in (40, 3, 20, 60):
         look(looks, page)
     assert not looks.advise()
-    assert resident(cold, 64 * PAGE).sum() > 10
+    assert resident(cold).sum() > 10
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -517,11 +461,11 @@ def test_places_are_fetched_together_and_nothing_around_them(cold, looks, there)
     looks.fetch(starts, starts + 4)
     expected = set(range(64)) if there else set(pages)
     until = time.monotonic() + 10
-    while set(np.flatnonzero(resident(cold, 64 * PAGE))) != expected:
+    while set(np.flatnonzero(resident(cold))) != expected:
         assert time.monotonic() < until
     for page in pages:
         look(looks, page)
-    assert set(np.flatnonzero(resident(cold, 64 * PAGE))) == expected
+    assert set(np.flatnonzero(resident(cold))) == expected
 
 
 @pytest.mark.parametrize("looks", [2], indirect=True)
@@ -545,21 +489,13 @@ def test_looks_at_a_file_that_was_cut_short_are_refused(make, kind):
             looks.check(64 * PAGE)
 
 
-def test_the_longest_of_many_page_cache_gaps_are_dropped(cold, monkeypatch):
+def test_the_longest_of_many_page_cache_gaps_are_dropped(cold, exact, monkeypatch):
     shrink(monkeypatch, "the disk", dropped=1)
-    with FileStorage(cold) as storage:
-        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
-        storage.read(20 * PAGE, PAGE)
-        storage.remember_resident()
-        storage.read(0, 64 * PAGE)
-        storage.drop_seen()
-    assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == list(range(21))
-
-
-def test_cached_pass_keeps_all_pages(cold):
-    with FileStorage(cold) as storage:
-        pass_over(storage, uncached=False)
-    assert resident(cold, 64 * PAGE).all()
+    exact.read(20 * PAGE, PAGE)
+    exact.remember_resident()
+    exact.read(0, 64 * PAGE)
+    exact.drop_seen()
+    assert np.flatnonzero(resident(cold)).tolist() == list(range(21))
 
 
 @pytest.mark.parametrize("kind", ["uncached", "sliding"])
@@ -626,39 +562,35 @@ def test_a_file_is_whole_only_if_no_page_is_missing(cold):
 
 
 @pytest.mark.parametrize("start", [0, 10 * PAGE + 7])
-def test_many_ranges_are_dropped_save_what_was_cached(cold, start):
-    with FileStorage(cold) as storage:
-        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
-        storage.read(40 * PAGE, 2 * PAGE)
-        before = resident(cold, storage.size())
-        assert before[40:42].all() and not before[:30].any()
-        drop = storage.dropper(start, storage.size())
-        assert drop is not None
-        ranges = [(p * PAGE + 5, (p + 2) * PAGE - 5) for p in (1, 12, 20, 39, 40, 41, 50, 62)]
-        for low, high in ranges:
-            storage.read(low, high - low)
-        drop.ranges(ranges)
-        after = resident(cold, storage.size())
-        kept = np.zeros(64, bool)
-        kept[1:3] = start > 0  # what is before `start` is not its business
-        np.testing.assert_array_equal(after, before | kept)
-        drop.ranges([(0, PAGE)])
+def test_many_ranges_are_dropped_save_what_was_cached(cold, exact, start):
+    exact.read(40 * PAGE, 2 * PAGE)
+    before = resident(cold)
+    assert before[40:42].all() and not before[:30].any()
+    drop = exact.dropper(start, exact.size())
+    assert drop is not None
+    ranges = [(p * PAGE + 5, (p + 2) * PAGE - 5) for p in (1, 12, 20, 39, 40, 41, 50, 62)]
+    for low, high in ranges:
+        exact.read(low, high - low)
+    drop.ranges(ranges)
+    after = resident(cold)
+    kept = np.zeros(64, bool)
+    kept[1:3] = start > 0  # what is before `start` is not its business
+    np.testing.assert_array_equal(after, before | kept)
+    drop.ranges([(0, PAGE)])
 
 
-def test_pages_read_ahead_are_spared_once(cold):
-    with FileStorage(cold) as storage:
-        os.posix_fadvise(storage.fd, 0, 0, os.POSIX_FADV_RANDOM)
-        storage.remember_resident()
-        assert not storage.present(40 * PAGE, 2 * PAGE)
-        storage.read(0, 3 * PAGE)
-        storage.read_ahead(40 * PAGE, 2 * PAGE)
-        storage.read(40 * PAGE, 2 * PAGE)  # waits for them
-        assert storage.present(40 * PAGE, 2 * PAGE)
-        storage.drop_seen()
-        assert np.flatnonzero(resident(cold, 64 * PAGE)).tolist() == [40, 41]
-        storage.drop_seen()
-        assert not resident(cold, 64 * PAGE).any()
-        assert not storage.present(40 * PAGE, 2 * PAGE)
+def test_pages_read_ahead_are_spared_once(cold, exact):
+    exact.remember_resident()
+    assert not exact.present(40 * PAGE, 2 * PAGE)
+    exact.read(0, 3 * PAGE)
+    exact.read_ahead(40 * PAGE, 2 * PAGE)
+    exact.read(40 * PAGE, 2 * PAGE)  # waits for them
+    assert exact.present(40 * PAGE, 2 * PAGE)
+    exact.drop_seen()
+    assert np.flatnonzero(resident(cold)).tolist() == [40, 41]
+    exact.drop_seen()
+    assert not resident(cold).any()
+    assert not exact.present(40 * PAGE, 2 * PAGE)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import struct
 
 import oracle_format
 import pytest
+from flips import flipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -178,13 +179,11 @@ def test_a_bad_superblock_is_a_format_error_that_names_the_file(data, message):
 
 def test_every_flipped_byte_is_found_by_the_checksum():
     data = Superblock.new(KVSEQ, "X", {"SBCKSUM": 0, "CONTID": 99}, sbsize=192).encode()
-    for at in range(len(data)):
-        for bit in (1, 0x20, 0x80):
-            bad = bytearray(data)
-            bad[at] ^= bit
-            if bad[72:80] == b"SBCKSUM ":  # else there is no checksum: the variable has no name
-                with pytest.raises(FormatError):
-                    decode(bytes(bad))
+    for bit in range(8 * len(data)):
+        bad = flipped(data, bit)
+        if bad[72:80] == b"SBCKSUM ":  # else there is no checksum: the variable has no name
+            with pytest.raises(FormatError):
+                decode(bad)
 
 
 def test_every_truncation_is_a_format_error():
@@ -307,9 +306,7 @@ def test_any_flipped_bit_of_one_superblock_leaves_the_other():
     good = two(6, 5)
     for bit in random.Random(1).sample(range(4096 * 8), 2000) + list(range(600 * 8)):
         for half, counts in ((0, 5), (4096, 6)):
-            data = bytearray(good)
-            data[half + bit // 8] ^= 1 << bit % 8
-            block = decode(bytes(data))
+            block = decode(flipped(good, 8 * half + bit))
             assert (block["FILESIZE"], block["SBSEQ"]) == (8192 + counts, counts), bit
             assert isinstance(block.damage, FormatError), bit
 
@@ -324,17 +321,12 @@ def test_superblock_torn_at_any_byte_leaves_the_other(half):
 
 
 def test_two_damaged_superblocks_report_the_damage_of_the_first():
-    data = bytearray(two())
-    data[100] ^= 1
-    data[4096 + 200] ^= 1
     with pytest.raises(CorruptError, match="at byte 80"):
-        decode(bytes(data))
+        decode(flipped(two(), 8 * 100, 8 * (4096 + 200)))
 
 
 def test_damage_of_the_second_superblock_names_its_own_place():
-    data = bytearray(two(6, 5))
-    data[4096 + 300] ^= 1
-    assert "at byte 4176" in str(decode(bytes(data)).damage)
+    assert "at byte 4176" in str(decode(flipped(two(6, 5), 8 * (4096 + 300))).damage)
 
 
 @pytest.mark.parametrize("more", [{"SBSIZE": 4096}, {"SBSIZE": 16384}])
@@ -346,9 +338,8 @@ def test_two_superblocks_have_one_size(more):
 
 
 def test_superblocks_are_written_one_after_the_other_and_healed():
-    data = bytearray(two(5, 5))
-    data[3000] ^= 1  # in the zeros, which a sector of variables does not write
-    storage = MemoryStorage(bytes(data))
+    # In the zeros, which a sector of variables does not write.
+    storage = MemoryStorage(flipped(two(5, 5), 8 * 3000))
     block = read_superblock(storage)
     write_first(storage, block)
     assert decode(bytes(storage.data)).damage is None

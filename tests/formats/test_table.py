@@ -127,13 +127,13 @@ def test_a_table_built_at_once_is_the_one_filled_key_by_key(bucket, data):
     check_built(shape, bits, s)
 
 
+@pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("home", [0, 5, 9])
 @pytest.mark.parametrize("cellsz", [1, 2, 3])
-def test_all_keys_in_one_slot_wrap_around_the_end(bucket, home, cellsz):
+def test_all_keys_in_one_slot_wrap_around_the_end(bucket, home, cellsz, marks):
     bits, s = [home + 10 * i for i in range(9)], list(range(2**63, 2**63 + 9))
-    for marks in MARKS:
-        shape = Shape(10, cellsz, *marks)
-        check_built(shape, bits, s)
+    shape = Shape(10, cellsz, *marks)
+    check_built(shape, bits, s)
 
 
 def test_a_run_that_wraps_into_a_run_at_the_start(bucket):
@@ -160,16 +160,6 @@ def test_a_real_bucket_border(htfree):
     check_built(shape, bits, s)
 
 
-def test_a_table_of_one_free_cell():
-    shape = Shape(1, 2, -1, -2)
-    storage = built(shape, [], [])
-    assert rows_of(storage, shape) == [[-1, 0]]
-    cells = cells_in(storage, shape)
-    one = np.array([5], np.uint64)
-    assert [found.tolist() for found in find_many(shape, cells, one, one)] == [[0], [-1]]
-    assert list(probe(shape, storage.read, OFFSET, 5)) == []
-
-
 @pytest.mark.parametrize("n", [3, 4])
 def test_a_table_must_keep_a_free_cell(n):
     with pytest.raises(ValueError, match=f"{n} entries do not fit into 3 cells"):
@@ -181,48 +171,42 @@ def table_of(shape: Shape, rows: list[tuple[int, ...]]) -> MemoryStorage:
     return MemoryStorage(bytes(OFFSET) + data, "f")
 
 
-def test_deleted_cells_are_passed_and_free_ones_end_the_search():
-    shape = Shape(5, 2, 0, 1)
-    storage = table_of(shape, [(9, 7), (1, 0), (0, 0), (8, 7), (1, 0)])
+# The cells; S and slots of what is looked up, and what is found of it; a slot, and those that are
+# looked at from there on.
+SEARCHES = {
+    "deleted cells are passed, free ones end it": (
+        Shape(5, 2, 0, 1), [(9, 7), (1, 0), (0, 0), (8, 7), (1, 0)],
+        [7] * 5, [0, 1, 2, 3, 4], [9, 0, 0, 8, 9], [0, ~2, ~2, 3, 0], 3, [3, 0],
+    ),
+    "S of 0 is that of no free or deleted cell": (
+        Shape(3, 2, -1, -2), [(-2, 0), (-1, 0), (5, 0)], [0, 0], [0, 2], [0, 5], [~1, 2], 2, [2],
+    ),
+    "a table without a free cell": (
+        Shape(4, 2, 0, 1), [(1, 0), (9, 7), (1, 0), (8, 6)], [5, 6], [2, 2], [0, 8], [~4, 3],
+        2, [3, 1],
+    ),
+    "a table of one free cell": (Shape(1, 2, -1, -2), [(-1, 0)], [5], [5], [0], [~0], 5, []),
+    "two keys with one hash": (
+        Shape(8, 2), [(0, 0)] * 6 + [(1000, 99), (1001, 99)], [99], [6], [1000], [6], 6, [6, 7],
+    ),
+    "nothing to look up": (Shape(3), [(0, 0), (1000, 1), (0, 0)], [], [], [], [], 1, [1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SEARCHES)
+def test_a_search_in_a_table_made_by_hand(case):
+    shape, rows, s, bits, pointers, slots, home, probed = SEARCHES[case]
+    storage = table_of(shape, rows)
     cells = cells_in(storage, shape)
-    seven = np.full(5, 7, np.uint64)
-    pointers, slots = find_many(shape, cells, seven, np.arange(5).astype(np.uint64))
-    assert pointers.tolist() == [9, 0, 0, 8, 9]
-    assert slots.tolist() == [0, ~2, ~2, 3, 0]
-    assert [slot for slot, _ in probe(shape, storage.read, OFFSET, 3)] == [3, 0]
-    found, entries = used(shape, cells, 0, 5)
-    assert (found.tolist(), entries) == ([[9, 7], [8, 7]], 4)
-
-
-def test_a_stored_hash_of_zero_matches_no_free_or_deleted_cell():
-    shape = Shape(3, 2, -1, -2)
-    storage = table_of(shape, [(-2, 0), (-1, 0), (5, 0)])
-    cells = cells_in(storage, shape)
-    zeros = np.zeros(2, np.uint64)
-    pointers, slots = find_many(shape, cells, zeros, np.array([0, 2], np.uint64))
-    assert (pointers.tolist(), slots.tolist()) == ([0, 5], [~1, 2])
-
-
-def test_a_table_without_any_free_cell_ends_the_search():
-    shape = Shape(4, 2, 0, 1)
-    storage = table_of(shape, [(1, 0), (9, 7), (1, 0), (8, 6)])
-    cells = cells_in(storage, shape)
-    _, slots = find_many(shape, cells, np.array([5, 6], np.uint64), np.array([2, 2], np.uint64))
-    assert slots.tolist() == [~shape.htsize, 3]
-    assert [slot for slot, _ in probe(shape, storage.read, OFFSET, 2)] == [3, 1]
-
-
-def test_two_keys_with_one_hash_are_both_on_the_way():
-    shape = Shape(8, 2)
-    storage = built(shape, [6, 6], [99, 99])
-    pointers, _ = find_many(
-        shape, cells_in(storage, shape), np.array([99], np.uint64), np.array([6], np.uint64)
-    )
-    assert pointers.tolist() == [1000]
-    assert [cell[:8][-2:] for _, cell in probe(shape, storage.read, OFFSET, 6)] == [
-        b"\x03\xe8",
-        b"\x03\xe9",
-    ]
+    found = find_many(shape, cells, np.array(s, np.uint64), np.array(bits, np.uint64))
+    assert [column.tolist() for column in found] == [pointers, slots]
+    looked_at = list(probe(shape, storage.read, OFFSET, home))
+    assert [slot for slot, _ in looked_at] == probed
+    assert [struct.unpack(">2q", cell) for _, cell in looked_at] == [rows[slot] for slot in probed]
+    taken = [row for row in rows if row[0] != shape.htfree]
+    live = [list(row) for row in taken if row[0] != shape.htdel]
+    found, entries = used(shape, cells, 0, shape.htsize)
+    assert (found.tolist(), entries) == (live, len(taken))
 
 
 @pytest.mark.parametrize("live", [0, 1, 29, 30, 1000, 10**6, 5 * 10**6])
@@ -231,15 +215,6 @@ def test_a_new_table_has_room_for_half_as_many_again(live):
     assert htsize >= 64 and htsize % 2 == 1
     assert live * 1.5 <= table.LOAD * htsize + 1
     assert htsize <= max(65, 2.2 * live)
-
-
-def test_no_keys_to_look_up():
-    shape = Shape(3)
-    storage = built(shape, [1], [1])
-    nothing = np.empty(0, np.uint64)
-    cells = cells_in(storage, shape)
-    pointers, slots = find_many(shape, cells, nothing, nothing)
-    assert len(pointers) == len(slots) == 0
 
 
 def test_slot_bits_of_stored_hashes_lose_the_top_bit():

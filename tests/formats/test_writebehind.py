@@ -64,11 +64,12 @@ def test_chunks_are_written_in_the_order_given(behind, storage):
     assert storage.data == b"".join(b"%010d" % i for i in range(50))
 
 
-def test_drain_waits_for_the_last_write(behind, storage):
+@pytest.mark.parametrize("end", [WriteBehind.drain, WriteBehind.close])
+def test_drain_and_close_wait_for_the_last_write(behind, storage, end):
     storage.gate.clear()
     behind.put(0, [b"abc"])
     threading.Timer(0.05, storage.gate.set).start()
-    behind.drain()
+    end(behind)
     assert storage.data == b"abc"
 
 
@@ -155,15 +156,6 @@ def test_forget_waits_for_what_is_under_way(behind, storage):
     assert storage.offsets == [0]
     assert behind.failed is None
     behind.drain()
-
-
-def test_close_writes_what_was_put(storage):
-    behind = WriteBehind(storage)
-    storage.gate.clear()
-    behind.put(0, [b"abc"])
-    threading.Timer(0.05, storage.gate.set).start()
-    behind.close()
-    assert storage.data == b"abc"
 
 
 def test_the_thread_does_not_keep_a_dying_process_alive(storage):
