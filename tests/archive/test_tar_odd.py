@@ -528,7 +528,7 @@ changes = st.lists(
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(changes, st.booleans(), st.integers(0, len(GOOD)))
 def test_no_bytes_of_headers_are_a_fault_of_ours(
-    changed: list[tuple[int, int]], sums: bool, size: int, notes: list[Note]
+    changed: list[tuple[int, int]], sums: bool, size: int
 ) -> None:
     """What does not come is noted, or an error ends it; where the checksum of a changed header is
     right, its size may well hide the members behind it."""
@@ -539,6 +539,7 @@ def test_no_bytes_of_headers_are_a_fault_of_ours(
             start = at // 512 * 512
             data[start : start + 512] = summed(bytes(data[start : start + 512]))
     data = data[: size or len(data)]
+    notes: list[Note] = []
     names = []
     folder = Path("/dev/shm") if Path("/dev/shm").is_dir() else Path("/tmp")
     path = folder / "winkfs-odd.tar"
