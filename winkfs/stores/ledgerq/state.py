@@ -263,7 +263,7 @@ def _write_key(journal: ondisk.Journal, entry: Dedup) -> None:
 
 
 class LedgerqState:
-    """QueueState in the files of LedgerQ: metadata.dat, .dedup_state.json and .retry_state.json.
+    """State in the files of LedgerQ: metadata.dat, .dedup_state.json and .retry_state.json.
 
     metadata  as in the file; None: there is no valid one
     retry     failures of messages, by id
