@@ -8,6 +8,7 @@ from simulated.disk import Event, SimulatedDisk
 from store_kinds import content, looking, simulated
 
 from winkfs.errors import FormatError
+from winkfs.stores.ringpage.pages import Pages, open_buffer
 from winkfs.stores.ringpage.ring import Ring, create
 
 pytestmark = pytest.mark.slow
@@ -56,6 +57,31 @@ def test_a_failed_close_is_not_recorded_as_clean(call: str) -> None:
     image = disk.crash()
     bodies = content(f"{image.path}/s")
     assert bodies[0] in (b"0" * 100, b"1" * 100) and b"299" * 100 in bodies
+
+
+def test_a_clean_end_names_no_record_that_is_not_there() -> None:
+    """Whenever the power goes during a close, the state of a clean end comes behind all pages."""
+    disk, path = simulated("ring", 5, pages=9)
+    ends = 0
+
+    def look(_: Event) -> None:
+        nonlocal ends
+        for _ in range(20):
+            image = disk.crash()
+            with open_buffer(f"{image.path}/s") as storage:
+                state = Pages(storage).state
+            if state.clean and state.next:
+                ends += 1
+                with Ring(f"{image.path}/s") as reader:
+                    assert not reader.problems
+                    assert len(list(reader.records())) == 40
+
+    ring = Ring(path, "a", memory=4096)
+    ring.push_many([b"%d" % n * 250 for n in range(10, 50)])
+    with looking(disk, look):
+        ring.close()
+    look(Event("", ""))
+    assert ends > 20
 
 
 def test_a_full_disk_takes_nothing_away() -> None:
