@@ -1,6 +1,10 @@
-"""Bytes with bits that are flipped."""
+"""Bits that are flipped, in bytes and in files."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 def flipped(data: bytes, *bits: int) -> bytes:
@@ -9,3 +13,19 @@ def flipped(data: bytes, *bits: int) -> bytes:
     for bit in bits:
         copy[bit >> 3] ^= 1 << (bit & 7)
     return bytes(copy)
+
+
+def flip(path: str | Path, *places: int, bits: int = 1) -> None:
+    """Flip the same bits of the bytes at these places of a file; again, and all is as before."""
+    data = bytearray(Path(path).read_bytes())
+    for at in places:
+        data[at] ^= bits
+    Path(path).write_bytes(data)
+
+
+@contextmanager
+def flipping(path: str | Path, *places: int, bits: int = 1) -> Iterator[None]:
+    """Flip bits of a file for a while."""
+    flip(path, *places, bits=bits)
+    yield
+    flip(path, *places, bits=bits)

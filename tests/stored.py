@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from flips import flip as flip
+
 import winkfs
 
 Files = Mapping[str, bytes] | Mapping[bytes, bytes] | Mapping[str | bytes, bytes]
@@ -49,14 +51,6 @@ def read(path: str | Path, name: str | bytes, **how: Any) -> bytes:
 def paths(folder: str | Path) -> set[str]:
     """Return the paths of all that is below a folder, relative to it."""
     return {str(path.relative_to(folder)) for path in Path(folder).rglob("*")}
-
-
-def flip(path: str | Path, *places: int, bits: int = 1) -> None:
-    """Flip the same bits of the bytes at these places of a file."""
-    data = bytearray(Path(path).read_bytes())
-    for at in places:
-        data[at] ^= bits
-    Path(path).write_bytes(data)
 
 
 def flip_text(path: str | Path, text: bytes, at: int = 0) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 import ledgerq_oracle
 import pytest
 from constants import shrink
-from flips import flip, flipped
+from flips import flip, flipping
 from refusals import all_raise, refuses
 from seam import bytes_read, disk_calls
 from simulated.disk import Event
@@ -1036,7 +1036,7 @@ def test_every_flip_costs_the_message_that_it_hits(path: str, soak: bool) -> Non
     for file in files:
         size = file.stat().st_size
         for byte in range(size) if soak else rng.sample(range(size), min(size, 60)):
-            with flipped(file, byte, 1 << rng.randrange(8)), Queue(path) as queue:
+            with flipping(file, byte, bits=1 << rng.randrange(8)), Queue(path) as queue:
                 found = {m.id: m for m in queue.all_messages()}
                 lost = wanted.keys() - found.keys()
                 assert len(lost) <= (file.suffix == ".log"), (file.name, byte)
@@ -1057,7 +1057,7 @@ def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> N
     for file in sorted(Path(path).glob("*.idx")):
         for byte in range(file.stat().st_size):
             for bit in (1, 16, 128):
-                with flipped(file, byte, bit), Queue(path) as queue:
+                with flipping(file, byte, bits=bit), Queue(path) as queue:
                     assert queue.peek()[0].id == 151 and queue.read(77).id == 77
                     assert queue.reading.at_time(times[119]) == 120
 

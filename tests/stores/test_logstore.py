@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flips import flip, flipped
+from flips import flip, flipping
 from refusals import all_raise, refuses
 
 import winkfs
@@ -497,9 +497,9 @@ def test_a_flip_of_the_first_entries_is_reported_keeps_the_file(path: str) -> No
     name, first = f"{path}/data/{0:016x}", entry.START
     for at in range(first, first + 2 * entry.MARK.size):
         for bit in range(8):
-            with flipped(name, at, 1 << bit):
+            with flipping(name, at, bits=1 << bit):
                 assert winkfs.verify(path).problems, (at, bit)
-    with flipped(name, first, 4), contextlib.suppress(FormatError, Refusal):  # RECORD is EOF
+    with flipping(name, first, bits=4), contextlib.suppress(FormatError, Refusal):  # RECORD is EOF
         LogStore(path, "a").close()
     with LogStore(path) as store:
         assert all(store.get(recid) == body for recid, body in model.items())
@@ -515,7 +515,7 @@ def test_a_flipped_bit_is_found_and_gives_no_wrong_body(path: str, soak: bool) -
     for _ in range(20_000 if soak else 400):
         name = rng.choice(files)
         at, bit = rng.randrange(os.path.getsize(name)), rng.randrange(8)
-        with flipped(name, at, 1 << bit), LogStore(path) as store:
+        with flipping(name, at, bits=1 << bit), LogStore(path) as store:
             missed += not winkfs.verify(path).problems
             for recid in model:
                 try:
@@ -557,7 +557,7 @@ def test_salvage_copies_what_is_whole(path: str) -> None:
     middle = f"{path}/data/{names[len(names) // 2]}"
     rng = random.Random(4)
     for _ in range(5):
-        flip(middle, rng.randrange(16, os.path.getsize(middle)), 8)
+        flip(middle, rng.randrange(16, os.path.getsize(middle)), bits=8)
     os.remove(f"{path}/index")
     last = Path(f"{path}/data/{names[-1]}")
     os.truncate(last, last.stat().st_size - 5)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from flips import flip, flipped
+from flips import flip, flipping
 from message_lives import Life
 from refusals import all_raise, refuses
 from seam import Call, Watch, disk_calls, once, refusing
@@ -248,7 +248,7 @@ def test_a_segment_with_damaged_messages_is_not_compacted(
         last = where[inside[-1]]
         file, size = Path(path, first), Path(path, first).stat().st_size
         for at in places:
-            with flipped(file, last.offset + at % last.size):
+            with flipping(file, last.offset + at % last.size):
                 before = file.read_bytes()
                 for dry_run in True, False:
                     done = store.compact(dry_run=dry_run)
@@ -401,7 +401,7 @@ def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: b
     for _ in range(20_000 if soak else 300):
         file = rng.choice(files)
         at, mask = rng.randrange(file.stat().st_size), 1 << rng.randrange(8)
-        with flipped(file, at, mask), MessageStore(path) as store:
+        with flipping(file, at, bits=mask), MessageStore(path) as store:
             there = [i for i in range(200) if id_of(i) in store]
             for i in there:
                 try:
@@ -482,7 +482,7 @@ def test_salvage_finds_what_is_whole(path: str, tmp_path: Path) -> None:
         store.remove(id_of(99))
         damaged = [place_of(store, id_of(i)).offset + 1 for i in (20, 50)]
     for at in damaged:
-        flip(f"{path}/0.sqs", at, 0x7F)  # its size leads nowhere
+        flip(f"{path}/0.sqs", at, bits=0x7F)  # its size leads nowhere
     assert len(verify(path).problems) >= 2
     found = salvage(path, str(tmp_path / "new"))
     assert found["messages"] == 97 and found["lost_messages"] == 2 and found["lost_bytes"] > 0

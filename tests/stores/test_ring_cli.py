@@ -110,7 +110,7 @@ def test_damage_is_reported_and_the_rest_is_written(run: Run) -> None:
     pushed(run, *bodies)
     with Ring("r") as ring:
         spans = {record.body: record.page for record in ring.records()}
-    flip("r", 4096 * 3 + 1000, 4)
+    flip("r", 4096 * 3 + 1000, bits=4)
     said = "winkfs: r: page 2 is damaged at byte 12288\n"
     kept = [body for body in bodies if spans[body] not in (1, 2)]
     peeked = run("ring", "peek", "r", "--all")
