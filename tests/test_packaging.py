@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import winkfs
 from scripts import versions
 from winkformats.version import VERSION
 
@@ -22,7 +23,9 @@ def settings() -> dict[str, Any]:
 
 
 def test_what_is_installed_has_the_version_of_the_sources() -> None:
-    assert metadata.version("winkfs") == VERSION, "installed earlier: run `make lint`"
+    assert metadata.version("winkfs") == VERSION == winkfs.__version__, (
+        "installed earlier: run `make lint`"
+    )
 
 
 def test_every_folder_with_modules_is_an_installed_package(settings: dict[str, Any]) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from winkformats.version import VERSION
+
 if TYPE_CHECKING:
     from winkfs.archive.backup import backup as backup
     from winkfs.container.bulk import Row as Row
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from winkfs.registry import reindex as reindex
     from winkfs.registry import verify as verify
 
+__version__ = VERSION
 _HOMES = {
     "Busy": "errors",
     "Closed": "errors",

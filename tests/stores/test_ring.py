@@ -545,6 +545,12 @@ def device(tmp_path: Path) -> Iterator[str]:
     subprocess.run(["losetup", "-d", name], check=True)
 
 
+def test_a_device_that_is_missing_is_no_file_in_its_place() -> None:
+    with pytest.raises(NoSuchFile, match="no such device"):
+        create("/dev/winkfs-of-a-test")
+    assert not os.path.exists("/dev/winkfs-of-a-test")
+
+
 def test_a_buffer_on_a_device(device: str) -> None:
     made = create(device)
     assert (made.page_count, made.page_size) == (255, 4096)

@@ -62,6 +62,7 @@ class Backup:
     whole     whether everything was copied, not only new bytes
     copied    bytes of data files that were copied; size: that the backup has
     states    number of states that DEST can restore, including the newest
+    removed   number of earlier states that this run removed: those beyond `keep`
     problems  damage of the source, a line each; it was copied as it is
     """
 
@@ -70,6 +71,7 @@ class Backup:
     copied: int = 0
     size: int = 0
     states: int = 1
+    removed: int = 0
     problems: list[str] = field(default_factory=list)
 
 
@@ -206,7 +208,7 @@ class _ContainerBackup(_Copying):
         if state:
             states = (_states(*locate(self._base)) or [])[::-1]
             if state >= len(states):
-                raise Refusal(f"has {max(len(states) - 1, 0)} earlier states", self._base)
+                raise Refusal(f"earlier states: {max(len(states) - 1, 0)}", self._base)
             chosen = states[state]
             name = f"{absolute(self._base).rpartition('/')[0]}/{chosen.file}"
             block, end = Superblock(chosen.variables), chosen.end
@@ -362,7 +364,8 @@ class _ContainerBackup(_Copying):
 
     def _prune(self) -> None:
         """Remove states beyond `keep`, and data files that have no state."""
-        states = (_states(self._directory, self._name) or [])[-1 - self._keep :]
+        known = _states(self._directory, self._name) or []
+        states = known[-1 - self._keep :]
         self._record(states)
         named = {state.file for state in states}
         for name in self._directory.list():
@@ -370,7 +373,7 @@ class _ContainerBackup(_Copying):
             stamped = len(middle) == 15 and middle[8] == "T" and middle.replace("T", "").isdecimal()
             if name == f"{self._name}.{middle}{DATA}" and stamped and name not in named:
                 self._directory.unlink(name)
-        self.done.states = len(states)
+        self.done.states, self.done.removed = len(states), len(known) - len(states)
 
 
 def _published(block: Superblock, end: int) -> Superblock:

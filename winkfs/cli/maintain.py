@@ -87,9 +87,11 @@ def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
             bar.warn(problem)
     record = {"base": base, "dest": dest, "kind": done.kind, "whole": done.whole,
               "bytes_copied": done.copied, "bytes": done.size, "states": done.states,
-              "problems": done.problems}  # fmt: skip
+              "states_removed": done.removed, "problems": done.problems}  # fmt: skip
     what = "all" if done.whole else "what is new"
     more = f", {done.states} states" if done.states > 1 else ""
+    if done.removed:
+        more += f", {counted(done.removed, 'earlier state')} removed (--keep {keep})"
     copied = f"{done.copied} bytes copied ({what}), {done.size} bytes"
     answer(record, as_json, f"{dest}: {copied}{more}")
     return 1 if done.problems else 0

@@ -244,7 +244,8 @@ def _show(spark: Any, name: str, ended: threading.Event) -> None:
 def cpu_seconds() -> float:
     """Return the CPU seconds of this process and its descendants that live or were waited for.
 
-    On one machine these include the JVM and its Python workers.
+    On one machine these include the JVM and its Python workers, also where the JVM has started this
+    process (`spark-submit`).
     """
     ticks, parents = {}, {}
     for entry in os.listdir("/proc"):
@@ -253,7 +254,7 @@ def cpu_seconds() -> float:
                 fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                 parents[int(entry)] = int(fields[1])
                 ticks[int(entry)] = sum(map(int, fields[11:15]))
-    mine = {os.getpid()}
+    mine = {os.getppid() if "PYSPARK_GATEWAY_PORT" in os.environ else os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in mine} - mine:
         mine |= more
     return sum(ticks.get(pid, 0) for pid in mine) / os.sysconf("SC_CLK_TCK")

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Literal
 
-from winkformats.disk.paths import locate
+from winkformats.disk.paths import absolute, locate
 from winkformats.disk.storage import FileType, Lock, Storage, replacing
 from winkformats.ringpage.metadata import MAX_PAGES, MAX_SIZE, NUM_PAGES, Settings
 from winkformats.ringpage.page import (
@@ -105,6 +105,9 @@ def create(
     if found is not None and found.kind is FileType.DEVICE:
         with open_buffer(name, "w") as storage:
             return _take_device(storage, pages, page_size, settings, force=force)
+    place = absolute(name)
+    if found is None and place.startswith("/dev/") and not place.startswith("/dev/shm/"):
+        raise NoSuchFile("no such device", name)
     made = settings(DEFAULT_PAGES if pages is None else pages)
     if found is not None:
         raise FileExists("is there already: remove it, or choose another name", name)
