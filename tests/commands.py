@@ -7,9 +7,12 @@ import inspect
 import io
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -113,3 +116,15 @@ def one_line(done: Done, status: int = 1) -> str:
 def listed(done: Done) -> list[str]:
     assert (done.status, done.err) == (0, "")
     return done.out.decode("utf-8", "surrogateescape").splitlines()
+
+
+def session(run: Run, text: str) -> None:
+    """Run each command that stands behind "$ ". Fail unless it prints the lines below it and
+    succeeds, or fails with one line that begins with "winkfs: "; "..." is any text."""
+    for part in re.split(r"^\$ ", textwrap.dedent(text), flags=re.MULTILINE)[1:]:
+        command, _, lines = part.partition("\n")
+        done = run(*shlex.split(command))
+        fails = lines.startswith("winkfs: ")
+        said = one_line(done) if fails else "".join(f"{line}\n" for line in listed(done))
+        pattern = re.escape(lines).replace(re.escape("..."), ".*")
+        assert re.fullmatch(pattern, said, re.DOTALL), f"{command}: {said}"

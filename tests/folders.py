@@ -49,6 +49,21 @@ def unchanged(*places: Path) -> Iterator[None]:
     assert bytes_below(*places) == before
 
 
+def times_below(*places: Path) -> dict[Path, int]:
+    """When files, directories and all that is below them were changed."""
+    below = [path for place in places for path in (place, *place.rglob("*"))]
+    return {path: path.stat().st_mtime_ns for path in below}
+
+
+@contextmanager
+def untouched(*places: Path) -> Iterator[None]:
+    """Fail where files, or what is below directories, are others afterwards, or were written."""
+    before = times_below(*places)
+    with unchanged(*places):
+        yield
+    assert times_below(*places) == before
+
+
 def mount_disk(place: Path, kind: str, size: int, options: str = "loop") -> bool:
     """Make a directory, and mount a new filesystem of `size` bytes there, in a file beside it ->
     whether that can be done here. Who calls it has it unmounted."""

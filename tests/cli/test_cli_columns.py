@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import stored
-from commands import Run, listed, one_line
+from commands import Run, listed, one_line, session
 from seam import disk_calls, refusing
 from typed_files import QUESTIONS, SCHEMA, assert_answers, known, make, nulls
 
@@ -55,9 +55,20 @@ def test_columns_are_listed_added_and_dropped(run: Run) -> None:
     assert run("columns", "c", "add", *WORDS) == (0, b"", "")
     assert listed(run("columns", "c")) == [f"{name} {kind}" for name, kind in SCHEMA.items()]
     assert json.loads(run("columns", "c", "--json").out) == SCHEMA
-    assert run("columns", "c", "drop", "n", "tags") == (0, b"", "")
-    assert "n int64" not in listed(run("columns", "c", "list"))
-    assert "n string" in listed(run("columns", "c", "add", "n=string") and run("columns", "c"))
+    session(
+        run,
+        """
+        $ columns c drop n tags good raw at
+        $ columns c list
+        lang string
+        score float64
+        $ columns c add n=string
+        $ columns c
+        lang string
+        score float64
+        n string
+        """,
+    )
     assert json.loads(run("info", "c", "--json").out)["fields"]["n"] == "string"
 
 
@@ -83,11 +94,19 @@ def test_wrong_columns_are_refused_in_one_line(
 
 
 def test_kinds_without_columns_refuse_them_by_name(run: Run) -> None:
-    assert "no such" in one_line(run("columns", "nothing"))
-    run("create", "k", "--classic")
-    assert "columns" in one_line(run("columns", "k", "add", "n=int64"))
-    assert listed(run("columns", "k")) == []
-    assert "classic" in one_line(run("create", "x", "--classic", "--column", "n=int64"))
+    session(
+        run,
+        """
+        $ columns nothing
+        winkfs: ...no such...
+        $ create k --classic
+        $ columns k add n=int64
+        winkfs: ...columns...
+        $ columns k
+        $ create x --classic --column n=int64
+        winkfs: ...classic...
+        """,
+    )
     for words, status in ((["n"], 2), (["n="], 1), (["n=int64", "--column", "n=bool"], 2)):
         one_line(run("create", "x", "--column", *words), status)
         assert not Path("x.data").exists()
@@ -215,9 +234,7 @@ def test_a_wrong_question_is_refused_in_one_line(
 
 def test_a_data_set_has_the_columns_of_its_containers(run: Run) -> None:
     make("c", 30)
-    assert run("dataset", "create", "set").status == 0
-    assert listed(run("columns", "set")) == []
-    assert run("dataset", "add", "set", "c").status == 0
+    session(run, "$ dataset create set\n$ columns set\n$ dataset add set c\n")
     assert json.loads(run("columns", "set", "--json").out) == SCHEMA
     assert listed(run("ls", "set", "--where", "good"))
     assert sorted(listed(run("ls", "set", "--columns", "n,lang"))) == listed(
@@ -225,11 +242,20 @@ def test_a_data_set_has_the_columns_of_its_containers(run: Run) -> None:
     )
     assert listed(run("columns", "set", "add", "more=int64")) == []
     assert json.loads(run("columns", "set", "--json").out) == SCHEMA | {"more": "int64"}
-    assert run("put", "set", "new", "--column", "more=5").status == 0
-    assert listed(run("ls", "set", "--where", "more = 5")) == ["new"]
-    assert "dropped from containers only" in one_line(run("columns", "set", "drop", "n"))
-    assert "no column 'zz'" in one_line(run("ls", "set", "--where", "zz = 1"))
-    assert "no column 'zz'" in one_line(run("ls", "set", "--columns", "zz"))
+    session(
+        run,
+        """
+        $ put set new --column more=5
+        $ ls set --where 'more = 5'
+        new
+        $ columns set drop n
+        winkfs: ...dropped from containers only...
+        $ ls set --where 'zz = 1'
+        winkfs: ...no column 'zz'...
+        $ ls set --columns zz
+        winkfs: ...no column 'zz'...
+        """,
+    )
 
 
 # --- rm ---
@@ -255,13 +281,26 @@ def test_rm_where_keeps_what_is_committed_meanwhile(
 
 
 def test_rm_where_removes_what_is_chosen(run: Run, base: str) -> None:
-    assert listed(run("rm", base, "-n", "--where", "n is not null")) == ["all", "d/some"]
-    assert len(listed(run("ls", base))) == 3
-    assert listed(run("rm", base, "-v", "d/*", "--where", "n is not null")) == ["d/some"]
-    assert listed(run("ls", base)) == ["all", "d/none"]
-    assert listed(run("rm", base, "-v", "all", "--where", "n = 6")) == []
-    assert listed(run("rm", base, "--where", "size >= 0")) == []
-    assert listed(run("ls", base)) == []
+    session(
+        run,
+        f"""
+        $ rm {base} -n --where 'n is not null'
+        all
+        d/some
+        $ ls {base}
+        all
+        d/none
+        d/some
+        $ rm {base} -v 'd/*' --where 'n is not null'
+        d/some
+        $ ls {base}
+        all
+        d/none
+        $ rm {base} -v all --where 'n = 6'
+        $ rm {base} --where 'size >= 0'
+        $ ls {base}
+        """,
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import stored
-from commands import PROGRAM, Run, listed, on_a_terminal, one_line
+from commands import PROGRAM, Run, listed, on_a_terminal, one_line, session
 from folders import unchanged
 from seam import disk_calls, once
 
@@ -193,9 +193,7 @@ def test_name_that_no_container_takes_is_one_line(run: Run, base: str, name: str
 
 
 def test_a_forbidden_append_names_the_reason(run: Run) -> None:
-    run("create", "t", "--ao")
-    run("put", "t", "a", stdin=b"1")
-    run("put", "t", "b", stdin=b"1")
+    stored.make("t", {"a": b"1", "b": b"1"}, ao=True)
     assert "append" in one_line(run("append", "t", "a", stdin=b"2"))
     assert run("cat", "t", "a").out == b"1"
 
@@ -230,17 +228,25 @@ def test_name_with_a_star_is_not_taken_for_a_glob(run: Run, base: str) -> None:
 
 
 def test_mv_of_a_file_and_over_one(run: Run, base: str) -> None:
-    assert run("mv", base, "run.sh", "new name").status == 0
-    assert run("mv", base, "new name", "a*b").status == 0
+    session(run, f"$ mv {base} run.sh 'new name'\n$ mv {base} 'new name' 'a*b'\n")
     assert run("cat", base, "a*b").out == b"#!"
     assert "run.sh" not in listed(run("ls", base))
 
 
 def test_mv_of_a_directory_takes_what_is_below(run: Run, base: str) -> None:
-    assert run("mv", base, "docs", "d/e").status == 0
-    assert listed(run("ls", base, "d*")) == ["d/e", "d/e/a.html", "d/e/old/b.html"]
-    assert run("mv", base, "d/e/old", "old").status == 0  # there is no entry for it
-    assert listed(run("ls", base, "old*")) == ["old/b.html"]
+    session(
+        run,
+        f"""
+        $ mv {base} docs d/e
+        $ ls {base} 'd*'
+        d/e
+        d/e/a.html
+        d/e/old/b.html
+        $ mv {base} d/e/old old
+        $ ls {base} 'old*'
+        old/b.html
+        """,
+    )
     assert winkfs.verify(base).problems == []
 
 
@@ -291,12 +297,20 @@ def test_names_that_are_no_paths_are_taken_as_they_are(run: Run, base: str, name
     assert run("put", base, name, stdin=b"1") == (0, b"", "")
     assert run("append", base, name, stdin=b"2").status == 0
     assert name in listed(run("ls", base, "*"))
-    assert run("cat", base, name).out == b"12"
-    assert run("stat", base, name).status == 0
-    assert run("mv", base, name, "../moved").status == 0
-    assert run("mv", base, "../moved", name, "--force").status == 0
-    assert run("cat", base, name).out == b"12"
-    assert run("rm", base, name).status == 0
+    session(
+        run,
+        f"""
+        $ cat {base} {name}
+        12
+        $ stat {base} {name}
+        ...
+        $ mv {base} {name} ../moved
+        $ mv {base} ../moved {name} --force
+        $ cat {base} {name}
+        12
+        $ rm {base} {name}
+        """,
+    )
     assert name not in listed(run("ls", base, "*"))
 
 
@@ -315,19 +329,25 @@ def test_mv_makes_no_name_that_no_mount_would_show(
 def test_mv_finds_names_below_with_and_without_an_order(run: Run, base: str, order: bool) -> None:
     if order:
         winkfs.reindex(base)
-    assert "is a directory" in one_line(run("mv", base, "run.sh", "docs/old"))
-    assert run("rm", base, "docs/old/b.html").status == 0
-    assert run("mv", base, "run.sh", "docs/old").status == 0
-    assert run("mv", base, "./docs/old", "x").status == 0
-    assert "x" in listed(run("ls", base))
+    session(
+        run,
+        f"""
+        $ mv {base} run.sh docs/old
+        winkfs: ...is a directory...
+        $ rm {base} docs/old/b.html
+        $ mv {base} run.sh docs/old
+        $ mv {base} ./docs/old x
+        $ ls {base} x
+        x
+        """,
+    )
 
 
 def test_rm_refuses_a_directory_that_is_not_empty(run: Run, base: str) -> None:
     with unchanged(Path("c.data")):
         for name in ("docs", "docs/", "docs/old", "./docs/old/"):
             assert "not empty: see -r" in one_line(run("rm", base, name))
-    assert run("rm", base, "docs/*").status == 0
-    assert run("rm", base, "docs") == (0, b"", "")
+    session(run, f"$ rm {base} 'docs/*'\n$ rm {base} docs\n")
     assert "docs" not in listed(run("ls", base))
 
 
@@ -375,11 +395,20 @@ def test_rm_mv_and_put_in_a_data_set(run: Run) -> None:
         d.mkdir("docs")
         d.put("docs/a", b"1")
         d.put("x", b"2")
-    assert "not empty" in one_line(run("rm", "s", "docs"))
-    assert "is a directory" in one_line(run("mv", "s", "x", "docs"))
-    assert "no mount" in one_line(run("put", "s", "n" * 256))
-    assert run("rm", "s", "-r", "docs").status == 0
-    assert listed(run("ls", "s")) == ["x"]
+    session(
+        run,
+        f"""
+        $ rm s docs
+        winkfs: ...not empty...
+        $ mv s x docs
+        winkfs: ...is a directory...
+        $ put s {"n" * 256}
+        winkfs: ...no mount...
+        $ rm s -r docs
+        $ ls s
+        x
+        """,
+    )
 
 
 @pytest.mark.parametrize("verb", ["put", "append"])

@@ -8,6 +8,7 @@ import xxhash
 from flips import flipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refusals import each_raises, refuses
 
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Field, KVEntry, Layout
@@ -68,10 +69,11 @@ def test_a_string_that_does_not_fit_is_refused(codes):
 
 @pytest.mark.parametrize("code", [-1, 515, 516, 2**40])
 def test_representations_not_defined_are_refused_and_named(code):
-    with pytest.raises(FormatError, match=f"f: KEYREPR {code} is not defined"):
-        Field.of(code, "KEYREPR", "f")
-    with pytest.raises(FormatError, match=f"VALREPR {code} "):
-        layout(valrepr=code)
+    undefined = f"f: KEYREPR {code} is not defined"
+    each_raises(
+        (FormatError, undefined, lambda: Field.of(code, "KEYREPR", "f")),
+        (FormatError, f"VALREPR {code} ", lambda: layout(valrepr=code)),
+    )
 
 
 def test_limits_of_length_prefixes():
@@ -155,9 +157,8 @@ def test_every_truncation_is_found(code, kvcksum):
     entry = layout(code, code, kvcksum=kvcksum)
     text = bytes(lengths(code)[0] or 3)[: entry.key.limit]
     encoded = entry.encode(0, text, text)
-    for length in range(len(encoded)):
-        with pytest.raises(CorruptError, match="reaches past the end"):
-            entry.decode(encoded[:length], 0, 0, "f")
+    cut = (encoded[:length] for length in range(len(encoded)))
+    refuses(lambda data: entry.decode(data, 0, 0, "f"), cut, CorruptError, "reaches past the end")
 
 
 @pytest.mark.parametrize(("pos", "contid"), [(5008, 12), (5000, 13), (0, 12)])
@@ -188,9 +189,8 @@ def test_a_length_beyond_the_room_of_a_limited_string_is_damage(field):
 def test_a_length_beyond_all_memory_is_damage_not_an_allocation(code):
     entry = layout(code, code, kvcksum=0)
     huge = b"\xff" * (1 << code)
-    for data in (b"\0" + huge + b"key", b"\0" + (1).to_bytes(1 << code, "big") + b"k" + huge):
-        with pytest.raises(CorruptError, match="past the end"):
-            entry.decode(data, 0, 0, "f")
+    wrong = (b"\0" + huge + b"key", b"\0" + (1).to_bytes(1 << code, "big") + b"k" + huge)
+    refuses(lambda data: entry.decode(data, 0, 0, "f"), wrong, CorruptError, "past the end")
 
 
 @settings(max_examples=400)

@@ -12,6 +12,7 @@ from hashes import hash_with
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from refusals import all_raise
 from seam import disk_calls, refusing
 
 from winkformats.disk.memory import MemoryStorage
@@ -330,10 +331,9 @@ def test_counters_are_not_added_where_the_file_has_none(
 @pytest.mark.parametrize("pointer", [0, 1, 1 << 63, -(1 << 63) - 1])
 def test_pointer_that_no_cell_can_hold_is_refused(pointer, storage: MemoryStorage, index: HIndex):
     before = bytes(storage.data)
-    with pytest.raises(ValueError):
-        index.insert(b"a", pointer)
-    with pytest.raises(ValueError):
-        index.insert(b"a", 5000, [1])
+    all_raise(
+        ValueError, (lambda: index.insert(b"a", pointer), lambda: index.insert(b"a", 5000, [1]))
+    )
     assert bytes(storage.data) == before
 
 

@@ -5,12 +5,14 @@ import random
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 from flips import flipped
+from refusals import all_raise, refuses
 
 from winkformats import hashing, native
 from winkformats.hindex import table
@@ -75,9 +77,7 @@ def test_all_that_has_bytes_is_hashed_and_nothing_else(monkeypatch):
     given = [b"ab", bytearray(b"ab"), memoryview(b"ab"), np.frombuffer(b"ab", np.uint8)]
     found = both(monkeypatch, lambda: hashing.xxh3_many(given).tolist())
     assert len(set(found)) == 1
-    for wrong in (5, None, [1], "ab"):
-        with pytest.raises(TypeError):
-            code.hash_each([b"a", wrong], None)
+    refuses(lambda wrong: code.hash_each([b"a", wrong], None), (5, None, [1], "ab"), TypeError)
 
 
 def test_parts_are_cut_as_slices_are(monkeypatch):
@@ -94,10 +94,9 @@ def test_parts_are_cut_as_slices_are(monkeypatch):
 
 def test_columns_of_other_lengths_are_refused():
     numbers, few = np.zeros(3, np.int64), np.zeros(2, np.int64)
-    for columns in ((few, numbers, None, numbers), (numbers, few, None, numbers),
-                    (numbers, numbers, few, numbers), (numbers, numbers, None, few)):  # fmt: skip
-        with pytest.raises(ValueError, match="lengths"):
-            code.hash_at(b"abc", *columns)
+    uneven = ((few, numbers, None, numbers), (numbers, few, None, numbers),
+              (numbers, numbers, few, numbers), (numbers, numbers, None, few))  # fmt: skip
+    refuses(lambda columns: code.hash_at(b"abc", *columns), uneven, ValueError, "lengths")
 
 
 # --- entries ---
@@ -266,19 +265,16 @@ def test_overlong_entries_and_uneven_columns_are_refused():
     good = list(entries_of([b"x" * 300] * 3, [b"w"] * 3))
     assert len(encode(*good)[0][0]) > 900
     for at, value in ((1, 127), (1, 1 << 21), (8, [b"k" * 65_536] * 3)):
-        call = [*good[:at], value, *good[at + 1 :]]
-        for apart in (False, True):
-            with pytest.raises(ValueError, match="too long"):
-                encode(*call, apart=apart)
+        call = partial(encode, *good[:at], value, *good[at + 1 :])
+        all_raise(ValueError, (call, partial(call, apart=True)), "too long")
     for at in (5, 6, 7, 8, 9, 10, 11):
         for value in (good[at][:2], [*good[at], *good[at]]):
             value = value if at in (8, 9, 10) else np.array(value)
             places = np.empty((2, 3), np.int64)
             with pytest.raises(ValueError, match="different lengths"):
                 code.encode(*good[:at], value, *good[at + 1 :], False, *places)
-    for places in (np.empty((2, 2), np.int64), np.empty((2, 4), np.int64)):
-        with pytest.raises(ValueError, match="different lengths"):
-            code.encode(*good, False, *places)
+    others = [np.empty((2, n), np.int64) for n in (2, 4)]
+    refuses(lambda to: code.encode(*good, False, *to), others, ValueError, "different lengths")
 
 
 # --- which path ---

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import xxhash
+from refusals import each_raises, refuses
 
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.storage import Storage
@@ -48,12 +50,16 @@ def test_what_was_written_is_right_and_each_flipped_byte_is_not(size: int) -> No
         storage.data[at] ^= 64
         sums = loaded(storage, block)
         assert sums.bad_pages() == [at // PAGE * PAGE]
-        with pytest.raises(DerivedDamage, match=rf"f: .*at byte {at // PAGE * PAGE}\b"):
-            sums.check(at, at + 1)
-        with pytest.raises(DerivedDamage):
-            sums.check_all()
-        with pytest.raises(DerivedDamage):
-            sums.check_spans(np.array([at]), np.array([at + 1]))
+        spans = np.array([at]), np.array([at + 1])
+        each_raises(
+            (
+                DerivedDamage,
+                rf"f: .*at byte {at // PAGE * PAGE}\b",
+                partial(sums.check, at, at + 1),
+            ),
+            (DerivedDamage, None, sums.check_all),
+            (DerivedDamage, None, partial(sums.check_spans, *spans)),
+        )
         storage.data[at] ^= 64
 
 
@@ -110,11 +116,9 @@ def test_a_file_without_the_variable_has_no_sums() -> None:
     storage, block = made(3 * PAGE)
     assert PageSums.load(storage, {n: v for n, v in block.items() if n != "PAGESUMS"}) is None
     assert PageSums.load(storage, block | {"PAGESUMS": 0}) is None
-    for wrong in (8, -8, 3 * PAGE - 8, 1 << 62):
-        with pytest.raises(DerivedDamage):
-            PageSums.load(storage, block | {"PAGESUMS": wrong})
-    with pytest.raises(DerivedDamage):  # a superblock that may say anything
-        PageSums.load(storage, {n: v for n, v in block.items() if n != "SBCKSUM"})
+    wrong = [block | {"PAGESUMS": place} for place in (8, -8, 3 * PAGE - 8, 1 << 62)]
+    anything = {n: v for n, v in block.items() if n != "SBCKSUM"}  # it may say anything
+    refuses(partial(PageSums.load, storage), [*wrong, anything], DerivedDamage)
 
 
 def test_the_table_is_as_documented() -> None:

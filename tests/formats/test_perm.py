@@ -9,6 +9,7 @@ from folders import unchanged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from refusals import all_raise
 from seam import disk_calls, refusing
 
 from winkformats import extsort
@@ -238,9 +239,7 @@ def test_pairs_are_laid_out_as_documented(storage: MemoryStorage):
         "ffffffffffffffff 0000000000000002 0000000000000003 4000000000000000"
     )
     block = oracle_format.read_superblock("test", data, 0x30, "WORDS")
-    assert block.need("PERMSIZE") == 2
-    assert block.need("HTALGO") == 3
-    assert block.need("HTSIZE") == 9
+    assert [block.need(name) for name in ("PERMSIZE", "HTALGO", "HTSIZE")] == [2, 3, 9]
 
 
 def test_appended_pairs_count_only_after_sync(storage: MemoryStorage, perm: Perm):
@@ -262,12 +261,9 @@ def test_many_single_appends_cross_the_buffer(storage: MemoryStorage):
 @pytest.mark.parametrize("index", [-1, 2, 1 << 62])
 def test_index_outside_the_perm_is_a_wrong_call(index, perm: Perm):
     perm.append_many([1, 2], [3, 4])
-    for call in (
-        lambda: perm.get(index),
-        lambda: perm.get_many([0, index]),
-    ):
-        with pytest.raises(ValueError, match="there are 2"):
-            call()
+    all_raise(
+        ValueError, (lambda: perm.get(index), lambda: perm.get_many([0, index])), "there are 2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,10 +283,7 @@ def test_append_refuses_what_is_no_int64(left, right, perm: Perm):
 
 
 def test_sort_needs_exactly_one_order(perm: Perm):
-    with pytest.raises(ValueError, match="either"):
-        perm.sort()
-    with pytest.raises(ValueError, match="either"):
-        perm.sort(by_left, key=lambda pair: pair)
+    all_raise(ValueError, (perm.sort, lambda: perm.sort(by_left, key=lambda pair: pair)), "either")
 
 
 # --- damage ---

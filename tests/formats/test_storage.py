@@ -18,6 +18,7 @@ from cached import evict, resident
 from constants import shrink
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import all_raise
 
 from winkformats.disk import pagecache, room
 from winkformats.disk.memory import MemoryStorage
@@ -87,10 +88,8 @@ def exact(cold):
 
 def test_read_at_the_end_is_short_not_an_error(storage):
     fill(storage, b"0123456789")
-    assert storage.read(8, 5) == b"89"
-    assert storage.read(10, 5) == b""
-    assert storage.read(99, 5) == b""
-    assert storage.read(3, 0) == b""
+    for at, length, found in ((8, 5, b"89"), (10, 5, b""), (99, 5, b""), (3, 0, b"")):
+        assert storage.read(at, length) == found
 
 
 def test_write_behind_the_end_leaves_zeros_between(storage):
@@ -181,11 +180,9 @@ def test_bulk_reads_what_is_there_and_stops_at_the_end(storage):
     data = bytes(np.random.default_rng(1).integers(0, 256, 100_000, np.uint8))
     fill(storage, data)
     reader = storage.bulk(0, 200_000)
-    assert bytes(reader.read(10, 5)) == data[10:15]
-    assert bytes(reader.read(10, 50_000)) == data[10:50_010]
-    assert bytes(reader.read(40_000, 5_000)) == data[40_000:45_000]  # back into the last piece
-    assert bytes(reader.read(99_990, 50)) == data[99_990:]
-    assert bytes(reader.read(150_000, 50)) == b""
+    # The third goes back into the piece before; the last ones reach the end, and lie behind it.
+    for at, length in ((10, 5), (10, 50_000), (40_000, 5_000), (99_990, 50), (150_000, 50)):
+        assert bytes(reader.read(at, length)) == data[at : at + length]
     reader.close()
 
 
@@ -355,10 +352,7 @@ def test_a_new_file_takes_no_others_place(tmp_path):
 def test_a_file_opened_for_reading_refuses_writes(tmp_path):
     (tmp_path / "f").write_bytes(b"abc")
     with FileStorage(tmp_path / "f") as storage:
-        with pytest.raises(OSError):
-            storage.write(0, [b"x"])
-        with pytest.raises(OSError):
-            storage.patch(0, b"x")
+        all_raise(OSError, (lambda: storage.write(0, [b"x"]), lambda: storage.patch(0, b"x")))
     assert (tmp_path / "f").read_bytes() == b"abc"
     with pytest.raises(FileNotFoundError):
         FileStorage(tmp_path / "g", "w")

@@ -24,7 +24,8 @@ import ledgerq_oracle
 import pytest
 from constants import shrink
 from flips import flip, flipping
-from refusals import all_raise, refuses
+from folders import untouched
+from refusals import all_raise, each_raises, refuses
 from seam import bytes_read, disk_calls
 from simulated.disk import Event
 from store_kinds import in_child, looking, simulated
@@ -138,13 +139,6 @@ def repaired(path: str) -> list[str]:
     return done
 
 
-def picture(path: str) -> dict[str, tuple[bytes, int]]:
-    return {
-        entry.name: (entry.read_bytes(), entry.stat().st_mtime_ns)
-        for entry in sorted(Path(path).iterdir())
-    }
-
-
 # --- files of the reference ---
 
 
@@ -153,9 +147,8 @@ def test_a_reference_queue_is_read_alike_and_left_untouched(
     case: dict[str, Any], tmp_path: Path
 ) -> None:
     path = str(shutil.copytree(GOLDEN / case["dir"], tmp_path / "q"))
-    before = picture(path)
     wanted = {row["id"]: row for row in case["enqueued"]}
-    with Queue(path) as queue:
+    with untouched(Path(path)), Queue(path) as queue:
         found = list(queue.messages())
         assert ids(found) == case["ledgerq_on_reopen"]["ids"]
         assert ids(queue.peek(2)) == ids(found)[:2]
@@ -175,8 +168,7 @@ def test_a_reference_queue_is_read_alike_and_left_untouched(
         assert queue.by_priority == (case["name"] == "priorities")
         with pytest.raises(ReadOnly):
             queue.push(b"x")
-    assert picture(path) == before and is_queue(path)
-    assert not verify(path).problems
+    assert is_queue(path) and not verify(path).problems
     with Queue(path, starved=0) as queue:
         order = case["expect"].get("priority_order_ids", case["ledgerq_on_reopen"]["ids"])
         assert ids(queue.messages()) == order
@@ -202,11 +194,11 @@ def test_a_queue_that_the_reference_does_not_open_is_mended(
     case: dict[str, Any], tmp_path: Path
 ) -> None:
     path = str(shutil.copytree(GOLDEN / case["dir"], tmp_path / "q"))
-    before = picture(path)
-    with Queue(path) as queue:
-        assert ids(queue.all_messages()) == case["readable_ids"]
-        assert len(queue.problems) == 1
-    assert picture(path) == before and verify(path).problems
+    with untouched(Path(path)):
+        with Queue(path) as queue:
+            assert ids(queue.all_messages()) == case["readable_ids"]
+            assert len(queue.problems) == 1
+        assert verify(path).problems
     raw = next(Path(path).glob("*.log")).read_bytes()
     said = repair(path)
     assert any("are kept in" in line for line in said)
@@ -853,21 +845,19 @@ def test_wrong_calls_are_refused_in_a_line(path: str, tmp_path: Path) -> None:
         ),
         "must be",
     )
-    with pytest.raises(NoSuchFile):
-        Queue(str(tmp_path / "none"), "a")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(NoSuchFile):
-        Queue(str(tmp_path / "empty"))
-    assert not is_queue(str(tmp_path / "empty")) and not is_queue(str(tmp_path / "none"))
-    with pytest.raises(FileExists, match="queue already"):
-        create(path)
+    none, empty, other = (str(tmp_path / name) for name in ("none", "empty", "other"))
+    os.mkdir(empty)
+    os.mkdir(other)
+    Path(other, "file").touch()
+    each_raises(
+        (NoSuchFile, None, lambda: Queue(none, "a")),
+        (NoSuchFile, None, lambda: Queue(empty)),
+        (FileExists, "queue already", lambda: create(path)),
+        (Refusal, "by arrival", lambda: create(path, exist_ok=True, by_priority=True)),
+        (Refusal, "not empty", lambda: create(other, exist_ok=True)),
+    )
+    assert not is_queue(empty) and not is_queue(none)
     create(path, exist_ok=True)
-    with pytest.raises(Refusal, match="by arrival"):
-        create(path, exist_ok=True, by_priority=True)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "file").touch()
-    with pytest.raises(Refusal, match="not empty"):
-        create(str(tmp_path / "other"), exist_ok=True)
     with Queue(path, "a") as queue:
         all_raise(
             ValueError,

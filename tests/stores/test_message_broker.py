@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import Run, run
+from folders import untouched
 from refusals import all_raise
 
 from winkformats.messagestore import rdq
@@ -32,10 +33,6 @@ def record(number: int) -> bytes:
     return rdq.record(id_of(number), TERM + bytes([number]) * 256)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in os.listdir(folder)}
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """As a broker leaves it that was killed."""
@@ -55,27 +52,25 @@ def test_a_folder_of_a_broker_is_not_changed_without_force(
         (folder / name).write_bytes(b"no dump")
     (tmp_path / "keep").write_text(f"{id_of(1).hex()}\n{id_of(20).hex()}\n")
     (tmp_path / "body").write_bytes(b"x")
-    before = content(folder)
-    fct = ("fct", "compact", folder / "0.rdq", "--keep", tmp_path / "keep")
-    for change in (
-        ("store", "rm", folder, id_of(1).hex()),
-        ("store", "compact", folder),
-        ("store", "migrate", folder),
-        ("store", "put", folder, tmp_path / "body"),
-        fct,
-    ):
-        done = run(*change)
-        assert (done.status, len(done.err.splitlines())) == (1, 1), change
-        assert "a folder of RabbitMQ" in done.err and "--force" in done.err
-        assert ".sqs" in done.err or change[1] != "migrate"
-    all_raise(
-        Refusal,
-        (lambda: MessageStore(str(folder), "a"), lambda: migrate(str(folder))),
-        "force=True",
-    )
-    for look in ("ls", "stats", "verify"):
-        assert run("store", look, folder).status == 0
-    assert content(folder) == before
+    with untouched(folder):
+        for change in (
+            ("store", "rm", folder, id_of(1).hex()),
+            ("store", "compact", folder),
+            ("store", "migrate", folder),
+            ("store", "put", folder, tmp_path / "body"),
+            ("fct", "compact", folder / "0.rdq", "--keep", tmp_path / "keep"),
+        ):
+            done = run(*change)
+            assert (done.status, len(done.err.splitlines())) == (1, 1), change
+            assert "a folder of RabbitMQ" in done.err and "--force" in done.err
+            assert ".sqs" in done.err or change[1] != "migrate"
+        all_raise(
+            Refusal,
+            (lambda: MessageStore(str(folder), "a"), lambda: migrate(str(folder))),
+            "force=True",
+        )
+        for look in ("ls", "stats", "verify"):
+            assert run("store", look, folder).status == 0
 
 
 @pytest.mark.parametrize("change", ["rm", "compact", "migrate", "put", "fct"])

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from flips import flip, flipping
 from message_lives import Life
-from refusals import all_raise, refuses
+from refusals import all_raise, each_raises, refuses
 from seam import Call, Watch, disk_calls, once, refusing
 
 import winkfs
@@ -162,12 +162,11 @@ def test_wrong_arguments_change_nothing(path: str) -> None:
             "16 bytes",
         )
         assert len(store) <= 1
-    with pytest.raises(ValueError, match="mode"):
-        MessageStore(path, "w")
-    with pytest.raises(NoSuchFile, match="no message store"):
-        MessageStore(os.path.dirname(path))
-    with pytest.raises(Refusal, match="not empty"):
-        create(path)
+    each_raises(
+        (ValueError, "mode", lambda: MessageStore(path, "w")),
+        (NoSuchFile, "no message store", lambda: MessageStore(os.path.dirname(path))),
+        (Refusal, "not empty", lambda: create(path)),
+    )
 
 
 def test_bodies_that_change_behind_a_write_are_kept_as_they_were(path: str) -> None:

@@ -17,7 +17,8 @@ from typing import Any
 
 import commands
 import pytest
-from commands import PROGRAM, Done, Run, listed, one_line
+from commands import PROGRAM, Done, Run, listed, one_line, session
+from folders import untouched
 
 from winkfs.cli.queue import queue
 from winkfs.stores.ledgerq import Queue, create
@@ -44,14 +45,6 @@ def ids(done: Done) -> list[int]:
 
 def lines(*numbers: int) -> bytes:
     return b"".join(b"line %d\n" % n for n in range(*numbers))
-
-
-def picture(folder: str) -> dict[str, tuple[str, int]]:
-    return {
-        path.name: (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
-        for path in [Path(folder), *Path(folder).iterdir()]
-        if path.is_file()
-    } | {"": ("", Path(folder).stat().st_mtime_ns)}
 
 
 @pytest.fixture
@@ -97,36 +90,35 @@ def test_a_queue_of_the_reference_is_listed_as_it_was_enqueued(
 ) -> None:
     shutil.copytree(GOLDEN / case["dir"], "q")
     os.chmod("q", 0o555)
-    before = picture("q")
-    rows = objects(run("queue", "ls", "q", "--json"))
-    assert [row["id"] for row in rows] == case["ledgerq_on_reopen"]["ids"]
-    every = {row["id"]: row for row in objects(run("queue", "ls", "q", "--json", "--all"))}
-    assert list(every) == [row["id"] for row in case["enqueued"]]
-    assert all(every[row["id"]] == row for row in rows)
-    for wanted in case["enqueued"]:
-        row, body = every[wanted["id"]], base64.b64decode(wanted["payload_b64"])
-        assert list(row) == KEYS
-        assert (row["offset"], row["headers"]) == (wanted["offset"], wanted["headers"] or {})
-        assert (row["size"], row["sha256"]) == (len(body), hashlib.sha256(body).hexdigest())
-        name = ("low", "medium", "high")[wanted["priority"]]
-        assert row["priority"] == (name if case["name"] == "priorities" else None)
-        ttl = wanted["ttl_ns"]
-        assert row["expires_ns"] == (row["timestamp_ns"] + ttl if ttl else None)
-        data = Path("q", row["segment"]).read_bytes()[row["offset"] :]
-        assert int.from_bytes(data[6:14], "little") == row["id"]
-    head, *shown = listed(run("queue", "ls", "q"))
-    assert head.split() == ["ID", "SIZE", "PRIORITY", "PUSHED", "OFFSET", "FILE"]
-    assert [int(line.split()[0]) for line in shown] == [row["id"] for row in rows]
-    assert ids(run("queue", "peek", "q", "-n", 3, "--json")) == [row["id"] for row in rows][:3]
-    facts = json.loads(run("queue", "stats", "q", "--json").out)
-    assert (facts["kind"], facts["next_id"]) == ("queue", case["next_message_id"])
-    assert facts["pending"] == case["expect"]["stats"]["pending"]
-    verified = run("queue", "verify", "q", "--json")
-    assert verified.status == 0
-    assert json.loads(verified.out) == {"problems": [], "messages": len(case["enqueued"])}
-    run("queue", "compact", "q", "--dry-run")
-    run("queue", "dlq", "q")
-    assert picture("q") == before
+    with untouched(Path("q")):
+        rows = objects(run("queue", "ls", "q", "--json"))
+        assert [row["id"] for row in rows] == case["ledgerq_on_reopen"]["ids"]
+        every = {row["id"]: row for row in objects(run("queue", "ls", "q", "--json", "--all"))}
+        assert list(every) == [row["id"] for row in case["enqueued"]]
+        assert all(every[row["id"]] == row for row in rows)
+        for wanted in case["enqueued"]:
+            row, body = every[wanted["id"]], base64.b64decode(wanted["payload_b64"])
+            assert list(row) == KEYS
+            assert (row["offset"], row["headers"]) == (wanted["offset"], wanted["headers"] or {})
+            assert (row["size"], row["sha256"]) == (len(body), hashlib.sha256(body).hexdigest())
+            name = ("low", "medium", "high")[wanted["priority"]]
+            assert row["priority"] == (name if case["name"] == "priorities" else None)
+            ttl = wanted["ttl_ns"]
+            assert row["expires_ns"] == (row["timestamp_ns"] + ttl if ttl else None)
+            data = Path("q", row["segment"]).read_bytes()[row["offset"] :]
+            assert int.from_bytes(data[6:14], "little") == row["id"]
+        head, *shown = listed(run("queue", "ls", "q"))
+        assert head.split() == ["ID", "SIZE", "PRIORITY", "PUSHED", "OFFSET", "FILE"]
+        assert [int(line.split()[0]) for line in shown] == [row["id"] for row in rows]
+        assert ids(run("queue", "peek", "q", "-n", 3, "--json")) == [row["id"] for row in rows][:3]
+        facts = json.loads(run("queue", "stats", "q", "--json").out)
+        assert (facts["kind"], facts["next_id"]) == ("queue", case["next_message_id"])
+        assert facts["pending"] == case["expect"]["stats"]["pending"]
+        verified = run("queue", "verify", "q", "--json")
+        assert verified.status == 0
+        assert json.loads(verified.out) == {"problems": [], "messages": len(case["enqueued"])}
+        run("queue", "compact", "q", "--dry-run")
+        run("queue", "dlq", "q")
     os.chmod("q", 0o755)
     popped = objects(run("queue", "pop", "q", "--all", "--json"))
     assert [{key: row[key] for key in KEYS} for row in popped] == rows
@@ -138,18 +130,17 @@ def test_a_queue_of_the_reference_is_listed_as_it_was_enqueued(
 @pytest.mark.parametrize("case", MANIFEST["damaged"], ids=lambda case: case["name"])
 def test_damage_is_reported_and_the_rest_is_written(run: Run, case: dict[str, Any]) -> None:
     shutil.copytree(GOLDEN / case["dir"], "q")
-    before = picture("q")
-    every = run("queue", "ls", "q", "--all", "--json")
-    assert (every.status, ids(every)) == (1, case["readable_ids"])
-    assert every.err.startswith("winkfs: q/0") and "are no messages\n" in every.err
-    for command in ("ls", "peek", "stats"):
-        done = run("queue", command, "q")
-        assert (done.status, done.err) == (1, every.err) and done.out
-    verified = json.loads(run("queue", "verify", "q", "--json").out)
-    assert verified["problems"] and verified["messages"] == len(case["readable_ids"])
-    verify = run("queue", "verify", "q")
-    assert verify.status == 1 and verify.out.endswith((b" problems\n", b": 1 problem\n"))
-    assert picture("q") == before
+    with untouched(Path("q")):
+        every = run("queue", "ls", "q", "--all", "--json")
+        assert (every.status, ids(every)) == (1, case["readable_ids"])
+        assert every.err.startswith("winkfs: q/0") and "are no messages\n" in every.err
+        for command in ("ls", "peek", "stats"):
+            done = run("queue", command, "q")
+            assert (done.status, done.err) == (1, every.err) and done.out
+        verified = json.loads(run("queue", "verify", "q", "--json").out)
+        assert verified["problems"] and verified["messages"] == len(case["readable_ids"])
+        verify = run("queue", "verify", "q")
+        assert verify.status == 1 and verify.out.endswith((b" problems\n", b": 1 problem\n"))
     shutil.copytree("q", "mended")
     steps = listed(run("queue", "repair", "q"))
     assert "are kept in 00000000000000000001.log.cut" in steps[-1]
@@ -173,10 +164,17 @@ def test_priorities_are_those_of_create(run: Run) -> None:
     rows = objects(run("queue", "ls", "q", "--json"))
     assert [row["priority"] for row in rows] == ["high", "high", "medium", "low", "low"]
     assert run("queue", "pop", "q", "-a").out == b"13204"
-    run("queue", "create", "fifo")
-    refused = one_line(run("queue", "push", "fifo", "--priority", "high", stdin=b"x"))
-    assert refused == "winkfs: fifo: is read by arrival: see winkfs queue create --by-priority\n"
-    assert run("queue", "push", "fifo", "--priority", "low", stdin=b"x").status == 0
+    session(
+        run,
+        """
+        $ queue create fifo
+        fifo: read by arrival
+        $ queue push fifo --priority high
+        winkfs: fifo: is read by arrival: see winkfs queue create --by-priority
+        $ queue push fifo --priority low
+        1
+        """,
+    )
 
 
 @pytest.mark.usefixtures("q")
@@ -218,11 +216,21 @@ def test_consumers_and_seek(run: Run) -> None:
     assert ids(run("queue", "ls", "q", "--json", "--consumer", "a"))[0] == 2
     assert run("queue", "seek", "q", 7).out == b"q: message 7 is next\n"
     assert ids(run("queue", "ls", "q", "--json")) == [7, 8, 9, 10]
-    assert run("queue", "seek", "q", "--time", then).out == b"q: message 10 is next\n"
-    assert run("queue", "seek", "q", "--last").out == b"q: message 11 is next\n"
-    assert one_line(run("queue", "pop", "q")) == EMPTY
-    assert run("queue", "seek", "q", "--first").out == b"q: message 1 is next\n"
-    assert run("queue", "seek", "q", "--first", "--consumer", "b").status == 0
+    session(
+        run,
+        f"""
+        $ queue seek q --time {then}
+        q: message 10 is next
+        $ queue seek q --last
+        q: message 11 is next
+        $ queue pop q
+        {EMPTY.strip()}
+        $ queue seek q --first
+        q: message 1 is next
+        $ queue seek q --first --consumer b
+        q: message 1 is next
+        """,
+    )
     facts = json.loads(run("queue", "stats", "q", "--json").out)
     assert {name: one["read_id"] for name, one in facts["consumers"].items()} == {"a": 2, "b": 1}
     assert run("queue", "seek", "q", "--remove", "--consumer", "b") == (0, b"", "")
@@ -238,13 +246,21 @@ def test_compact_removes_what_is_read(run: Run) -> None:
         "base": "q", "dry_run": False, "segments": 0, "bytes": 0, "unread": 0,
     }  # fmt: skip
     run("queue", "pop", "q", "-n", 55)
-    would = run("queue", "compact", "q", "-n").out
-    assert would.startswith(b"q: 5 segments of ") and would.endswith(b" bytes would be removed\n")
+    session(run, "$ queue compact q -n\nq: 5 segments of ... bytes would be removed\n")
     assert len(list(Path("q").glob("*.log"))) == 10
-    assert run("queue", "compact", "q", "--max-segments", 8).out.startswith(b"q: 2 segments")
-    assert run("queue", "compact", "q", "--max-age", "1h").out.startswith(b"q: 0 segments")
-    assert run("queue", "compact", "q", "--keep", 7).out.startswith(b"q: 1 segment of")
-    assert run("queue", "compact", "q").out.startswith(b"q: 2 segments")
+    session(
+        run,
+        """
+        $ queue compact q --max-segments 8
+        q: 2 segments...
+        $ queue compact q --max-age 1h
+        q: 0 segments...
+        $ queue compact q --keep 7
+        q: 1 segment of...
+        $ queue compact q
+        q: 2 segments...
+        """,
+    )
     assert len(ids(run("queue", "ls", "q", "--json"))) == 45
     lost = json.loads(run("queue", "compact", "q", "--unread", "--json").out)
     assert (lost["segments"], lost["unread"]) == (4, 35)
@@ -261,14 +277,13 @@ def test_dead_letters_are_listed_and_pushed_again(run: Run, place: str) -> None:
             assert found.nack(message.id, "no\nluck")
     named = ("--dead-letters", place) if place == "elsewhere" else ()
     for arguments in (("q", *named), (place,)):
-        before = picture(place)
-        head, *rows = listed(run("queue", "dlq", *arguments))
+        with untouched(Path(place)):
+            head, *rows = listed(run("queue", "dlq", *arguments))
+            first, _ = objects(run("queue", "dlq", *arguments, "--json"))
         assert head.split() == ["ID", "SIZE", "WAS", "FAILED", "TIMES", "WHY"]
         assert [row.split()[:3] for row in rows] == [["1", "3", "1"], ["2", "5", "2"]]
         assert rows[0].endswith("1  no luck")
-        first, _ = objects(run("queue", "dlq", *arguments, "--json"))
         assert list(first) == KEYS and first["headers"]["dlq.failure_reason"] == "no luck"
-        assert picture(place) == before
     once = run("queue", "dlq", "q", *named, "--requeue", "-n", 1)
     assert once.out == b"q: 1 message pushed again\n"
     assert ids(run("queue", "dlq", "q", *named, "--json")) == [2]
@@ -284,10 +299,16 @@ def test_dead_letters_are_listed_and_pushed_again(run: Run, place: str) -> None:
 @pytest.mark.usefixtures("q")
 def test_a_queue_without_dead_letters(run: Run) -> None:
     run("queue", "push", "q", stdin=b"x")
-    assert run("queue", "dlq", "q", "--json") == (0, b"", "")
-    assert "--dead-letters" in one_line(run("queue", "dlq", "q", "--requeue"))
-    refused = one_line(run("queue", "dlq", "q", "--requeue", "--dead-letters", "./q"))
-    assert "in another queue" in refused
+    session(
+        run,
+        """
+        $ queue dlq q --json
+        $ queue dlq q --requeue
+        winkfs: ...--dead-letters...
+        $ queue dlq q --requeue --dead-letters ./q
+        winkfs: ...in another queue...
+        """,
+    )
 
 
 # --- several at a time, and what ends in the middle ---

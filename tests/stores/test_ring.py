@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 from flips import flip
+from folders import unchanged
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from refusals import all_raise, refuses
+from refusals import all_raise, each_raises, refuses
 from simulated.disk import SimulatedDisk
 from store_kinds import content
 
@@ -57,15 +58,13 @@ def filled(path: str | Path, count: int, **options: Any) -> None:
 
 
 def test_what_fits_into_memory_is_never_written(path: str) -> None:
-    before = Path(path).read_bytes()
-    with Ring(path, "a") as ring:
+    with unchanged(Path(path)), Ring(path, "a") as ring:
         for body in bodies(500):
             ring.push(body)
             ring.push(body)
             assert ring.peek() == body and ring.pop() == body
             assert ring.pop() == body
         assert ring.pop() is None and ring.peek() is None and len(ring) == 0
-    assert Path(path).read_bytes() == before
 
 
 def test_only_full_pages_go_to_the_disk_and_only_as_necessary(path: str) -> None:
@@ -137,15 +136,14 @@ def test_a_saved_tail_is_not_trusted_once_a_page_has_followed(path: str) -> None
 
 def test_nothing_is_written_by_reading(path: str) -> None:
     filled(path, 500)
-    before = Path(path).read_bytes()
-    with Ring(path) as ring:
-        assert list(ring.records()) and ring.peek() and len(ring) == ring.stats()["records"]
-    ring = Ring(path, "a")
-    ring.pop_many(300)
-    assert Path(path).read_bytes() == before
-    ring.abort()
-    verify(path)
-    assert Path(path).read_bytes() == before
+    with unchanged(Path(path)):
+        with Ring(path) as ring:
+            assert list(ring.records()) and ring.peek() and len(ring) == ring.stats()["records"]
+        ring = Ring(path, "a")
+        ring.pop_many(300)
+    with unchanged(Path(path)):
+        ring.abort()
+        verify(path)
 
 
 def test_numbers_stay_whatever_happens(path: str) -> None:
@@ -217,19 +215,20 @@ def test_reads_see_unsynced_overwrites(path: str) -> None:
 
 def test_a_page_with_only_the_end_of_a_lost_record_is_reused(tmp_path: Path) -> None:
     """A pop from memory has passed it, and it was never read."""
+
+    def flush(*pages: list[bytes]) -> None:
+        for some in pages:
+            ring.push_many(some)
+            ring.flush()
+
     create(tmp_path / "ring", pages=4)
     with Ring(tmp_path / "ring", "a", memory=4096) as ring:
-        for some in ([b"a", b"b"], [b"x" * 100, b"c" * 4000], [b"d"]):
-            ring.push_many(some)
-            ring.flush()  # the second time two pages: of c there is only the end in the last one
+        # The second takes two pages: of c there is only the end in the last one.
+        flush([b"a", b"b"], [b"x" * 100, b"c" * 4000], [b"d"])
         assert ring.pop() == b"a"  # b is in memory
-        for body in (b"e", b"f"):  # over the first two pages
-            ring.push(body)
-            ring.flush()
+        flush([b"e"], [b"f"])  # over the first two pages
         assert ring.pop() == b"b"
-        for body in (b"g", b"h"):
-            ring.push(body)
-            ring.flush()
+        flush([b"g"], [b"h"])
         assert ring.pop_many(9) == [b"e", b"f", b"g", b"h"]
         assert ring.problems == []
 
@@ -279,25 +278,25 @@ def test_write_amplification(tmp_path: Path, size: int, most: float) -> None:
 
 def test_wrong_calls(path: str, tmp_path: Path) -> None:
     with Ring(path, "a") as ring:
-        with pytest.raises(ValueError, match="a record of 4,063 bytes: the buffer takes 4,062"):
-            ring.push(bytes(4063))
+        most = "a record of 4,063 bytes: the buffer takes 4,062"
+        each_raises(
+            (ValueError, most, lambda: ring.push(bytes(4063))),
+            (Locked, "another writer has it open", lambda: Ring(path, "a")),
+        )
         ring.push(bytes(4062))
-        with pytest.raises(Locked, match="another writer has it open"):
-            Ring(path, "a")
     all_raise(Closed, (ring.pop, ring.flush, lambda: ring.push(b"")))
     ring.close()
     with Ring(path) as reader:
         all_raise(ReadOnly, (reader.pop, reader.flush, lambda: reader.push(b"")))
-    with pytest.raises(NoSuchFile, match="winkfs ring create"):
-        Ring(tmp_path / "none")
     wrong: list[dict[str, Any]] = [{"mode": "w"}, {"sync": "page"}, {"on_close": ""}]
     all_raise(ValueError, (partial(Ring, path, **options) for options in wrong), "must be")
     os.mkfifo(tmp_path / "fifo")
-    with pytest.raises(OSError, match="not a regular file"):
-        Ring(tmp_path / "fifo")
     (tmp_path / "text").write_text("WINK")
-    with pytest.raises(FormatError, match="no Ring Page buffer"):
-        Ring(tmp_path / "text")
+    each_raises(
+        (NoSuchFile, "winkfs ring create", lambda: Ring(tmp_path / "none")),
+        (OSError, "not a regular file", lambda: Ring(tmp_path / "fifo")),
+        (FormatError, "no Ring Page buffer", lambda: Ring(tmp_path / "text")),
+    )
 
 
 @pytest.mark.parametrize(
@@ -315,12 +314,12 @@ def test_a_buffer_that_cannot_be_is_not_made(tmp_path: Path, wrong: object, said
 
 
 def test_a_new_buffer_takes_the_place_of_nothing(path: str, tmp_path: Path) -> None:
-    before = Path(path).read_bytes()
-    with pytest.raises(FileExists, match="is there already"):
-        create(path, force=True)
-    with pytest.raises(Refusal, match="that of a container"):
-        create(tmp_path / "x.data")
-    assert Path(path).read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+    with unchanged(tmp_path):
+        each_raises(
+            (FileExists, "is there already", lambda: create(path, force=True)),
+            (Refusal, "that of a container", lambda: create(tmp_path / "x.data")),
+        )
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 # --- others beside it ---
@@ -433,21 +432,18 @@ def test_a_buffer_with_a_huge_claimed_size_opens_at_once(tmp_path: Path) -> None
     assert time.monotonic() - started < 10
 
 
-def test_pages_of_an_older_buffer_are_none(tmp_path: Path) -> None:
+def test_pages_of_an_older_buffer_are_none(path: str, tmp_path: Path) -> None:
     """As on a device that was taken again."""
-    path = tmp_path / "ring"
-    create(path, pages=8)
     filled(path, 700)
-    old = path.read_bytes()
-    path.unlink()
-    create(path, pages=8)
-    path.write_bytes(path.read_bytes() + old[BLOCK:])
+    old = Path(path).read_bytes()
+    made = create(tmp_path / "new", pages=8)
+    Path(path).write_bytes(made.encode() + old[BLOCK:])
     with Ring(path, "a") as ring:
         assert (len(ring), ring.problems, ring.notes) == (0, [], [])
         ring.push_many(bodies(50))
         ring.flush()
-        assert content(str(path)) == bodies(50)
-    assert verify(str(path)).problems == []
+        assert content(path) == bodies(50)
+    assert verify(path).problems == []
 
 
 def test_a_damaged_page_costs_its_own_records(path: str) -> None:
@@ -573,12 +569,11 @@ def test_a_buffer_on_a_device(device: str) -> None:
 
 def test_a_device_that_is_not_empty_is_not_taken(device: str) -> None:
     Path(device).write_bytes(b"\x55" * BLOCK * 4)
-    with pytest.raises(Refusal, match="is not empty: force=True"):
-        create(device)
-    with pytest.raises(Refusal, match="room for 255 pages"):
-        create(device, pages=256)
-    with pytest.raises(FormatError, match="no Ring Page buffer"):
-        Ring(device)
+    each_raises(
+        (Refusal, "is not empty: force=True", lambda: create(device)),
+        (Refusal, "room for 255 pages", lambda: create(device, pages=256)),
+        (FormatError, "no Ring Page buffer", lambda: Ring(device)),
+    )
     assert Path(device).read_bytes()[: BLOCK * 4] == b"\x55" * BLOCK * 4
     made = create(device, pages=20, force=True)
     start = Path(device).read_bytes()[: BLOCK * 4]
@@ -622,9 +617,7 @@ def test_records_of_a_writer_are_those_of_its_opening(path: str) -> None:
         assert seen and seen == before[-len(seen) :] and len(seen) < 120
 
 
-def test_counters_behind_a_kill(tmp_path: Path) -> None:
-    path = str(tmp_path / "ring")
-    create(path, pages=8)
+def test_counters_behind_a_kill(path: str) -> None:
     ring = Ring(path, "a", memory=4096)
     for number in range(2000):
         ring.push(b"%06d" % number + bytes(200))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import commands
 import pytest
-from commands import PROGRAM, Run, listed, one_line
+from commands import PROGRAM, Run, listed, one_line, session
 from flips import flip
 from mounting import mounted
 
@@ -60,12 +60,15 @@ def test_listings_for_programs(run: Run) -> None:
 
 
 def test_options_of_create(run: Run) -> None:
-    assert run("ring", "create", "d").out == (
-        b"d: 1024 pages of 4096 bytes, records of up to 4062 bytes, when full: overwrite\n"
+    session(
+        run,
+        """
+        $ ring create d
+        d: 1024 pages of 4096 bytes, records of up to 4062 bytes, when full: overwrite
+        $ ring create r --pages 3 --page-size 8K --record-size 100 --full refuse
+        r: 3 pages of 8192 bytes, records of up to 100 bytes, when full: refuse
+        """,
     )
-    made = run("ring", "create", "r", "--pages", 3, "--page-size", "8K", "--record-size", 100,
-               "--full", "refuse")  # fmt: skip
-    assert made.out == b"r: 3 pages of 8192 bytes, records of up to 100 bytes, when full: refuse\n"
     assert "a record of 101 bytes: the buffer takes 100" in one_line(
         run("ring", "push", "r", stdin=b"x" * 101)
     )

@@ -14,6 +14,13 @@ def all_raise(error: Any, calls: Iterable[Callable[[], object]], match: str | No
     refuses(operator.call, calls, error, match)
 
 
+def each_raises(*cases: tuple[Any, str | None, Callable[[], object]]) -> None:
+    """Fail unless each call raises its own error, whose text matches."""
+    for error, match, call in cases:
+        with pytest.raises(error, match=match):
+            call()
+
+
 def refuses(
     call: Callable[[Any], object], values: Iterable[Any], error: Any, match: str | None = None
 ) -> None:
