@@ -15,7 +15,6 @@ from constants import shrink
 
 import winkfs
 import winkfs.dataset
-from winkfs.container.container import Container
 from winkfs.dataset.manifest import create
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import Transaction, begin
@@ -37,14 +36,8 @@ def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def add(root: str | Path, *shards: Files, operation: str = "append", **settings: Any) -> int:
     """Commit containers with these files -> the generation."""
-    return commit(root, [_put(files) for files in shards], operation=operation, **settings)
-
-
-def _put(files: Files) -> Any:
-    def fill(container: Container) -> None:
-        container.put_many(files.items())
-
-    return fill
+    fills = [lambda container, files=files: container.put_many(files.items()) for files in shards]
+    return commit(root, fills, operation=operation, **settings)
 
 
 def put(root: str | Path, files: Files | Iterable[Any], **settings: Any) -> None:
@@ -74,6 +67,12 @@ def sealed(
 ) -> ShardRecord:
     """Make a container of a job and seal it -> its record, to be committed."""
     return job.seal(str(stored.make(job.attempt(attempt), files, **settings)))
+
+
+def begun(root: str | Path, files: Files, **how: Any) -> tuple[Transaction, ShardRecord]:
+    """Begin a job and seal a container of it -> the job, and the record that it may commit."""
+    job = begin(root, **how)
+    return job, sealed(job, files)
 
 
 def delete(root: str | Path, *names: str) -> int:
@@ -116,10 +115,15 @@ def crash_after(
         patch.setattr(os, name, wrapped(getattr(os, name)))
 
 
+def manifest(root: str | Path, number: int) -> Any:
+    """Return what a manifest has."""
+    return json.loads(Path(f"{root}/_winkfs/{number:020}.json").read_bytes())
+
+
 def forge(root: str | Path, number: int, change: Callable[[Any], None]) -> None:
     """Change what a manifest says, and give it the checksum of that."""
     path = Path(f"{root}/_winkfs/{number:020}.json")
-    values = json.loads(path.read_bytes())
+    values = manifest(root, number)
     del values["xxh3"]
     change(values)
     path.write_bytes(signed(json.dumps(values, separators=(",", ":"))[:-1].encode()))

@@ -88,9 +88,8 @@ def check(base: Path | str, clean: bool = True, missing_ok: bool = False) -> Tre
     data = read_data(base.with_name(base.name + ".data"))
     live = decide(data.inodes)
     tree = Tree({}, data.sb, data.entries, data.inodes)
-    by_pos = data.by_pos
     for name, found in live.items():
-        tree.files[name] = view(data, by_pos, found)
+        tree.files[name] = view(data, found)
     check_data_numbers(data)
     check_append_only_order(data)
     if clean:
@@ -190,14 +189,19 @@ def schema_of(data: DataFile) -> dict[str, str]:
     return parse_schema(entry.value)
 
 
-def catalog_row(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> Row:
+def catalog_rows(data: DataFile) -> dict[bytes, Row]:
+    """What a catalog says of all files."""
+    return {name: catalog_row(data, found) for name, found in decide(data.inodes).items()}
+
+
+def catalog_row(data: DataFile, found: InodeEntry) -> Row:
     """What a catalog says of a live inode."""
-    inode, file = found.inode, view(data, by_pos, found)
+    inode, file = found.inode, view(data, found)
     assert inode is not None
     pairs = [pair for pair in inode.pairs if pair.size >= 0]
     pointer = -1 if inode.lsize else 0
     if inode.lsize and len(pairs) == 1 and pairs[0].pointer and not inode.nexti:
-        whole = len(by_pos[pairs[0].pointer].value) == pairs[0].size == inode.lsize
+        whole = len(data.by_pos[pairs[0].pointer].value) == pairs[0].size == inode.lsize
         first = whole and not pairs[0].skip and not pairs[0].framed
         pointer = pairs[0].pointer if first else -1
     mtime = min(max(file.mtime_ns, -(2**63)), 2**63 - 1)
@@ -211,8 +215,8 @@ def catalog_row(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> 
     return [found.entry.pos, inode.fileid, inode.lsize, mtime, pointer, ctime, kind, owner]
 
 
-def view(data: DataFile, by_pos: dict[int, Entry], found: InodeEntry) -> FileView:
-    inode = found.inode
+def view(data: DataFile, found: InodeEntry) -> FileView:
+    inode, by_pos = found.inode, data.by_pos
     assert inode is not None
     ns = 1 if data.sb.get("MTIMENS", 0) == 1 else NANO
     values = {pair.pointer: by_pos[pair.pointer].value for pair in found.pairs if pair.pointer}
@@ -365,7 +369,7 @@ def check_derived(base: Path, data: DataFile, tree: Tree, clean: bool, missing_o
     def catalog(raw: bytes, label: str) -> None:
         def rows_then(end: int) -> dict[bytes, tuple[Row, dict[bytes, bytes]]]:
             return {
-                name: (catalog_row(data, data.by_pos, one), view(data, data.by_pos, one).xattrs)
+                name: (catalog_row(data, one), view(data, one).xattrs)
                 for name, one in decide_then(data.inodes, end).items()
             }
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import xxhash
-from oracle_check import catalog_row, decide, read_data
+from oracle_check import catalog_rows, read_data
 from oracle_pack import pack_catalog, pack_hindex, pack_string, pack_superblock
 
 SYNCTIME = 1_700_000_000
@@ -161,9 +161,5 @@ class Container:
         self.path(".time").write_bytes(block)
 
     def write_catalog(self) -> None:
-        data = read_data(self.path(".data"))
-        rows = {
-            name: catalog_row(data, data.by_pos, found)
-            for name, found in decide(data.inodes).items()
-        }
+        rows = catalog_rows(read_data(self.path(".data")))
         self.path(".cat").write_bytes(pack_catalog(self.derived(0x10), rows))

@@ -3,13 +3,13 @@
 Used by the oracle's self test: a fault must be found by its own rule, not by a checksum over it.
 """
 
-import hashlib
 import struct
 from pathlib import Path
 from typing import Self
 
 import xxhash
 from oracle_format import Entry
+from oracle_inode import checksum
 from oracle_pack import pack_superblock
 from oracle_read import Tree, check
 
@@ -126,10 +126,7 @@ class Damage:
         count = struct.unpack(">q", value[48:56])[0]
         width = 24 if self.tree.superblock.get("PAIROFF", 0) else 16
         covered = value[8 : 56 + count * width]
-        if self.tree.superblock.get("CKALGO", 1) == 2:
-            self.value(key, 0, xxhash.xxh3_64(covered).digest())
-        else:
-            self.value(key, 0, hashlib.md5(covered).digest()[:8])
+        self.value(key, 0, checksum(self.tree.superblock, covered))
 
     # --- index
 

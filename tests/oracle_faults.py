@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from oracle_check import catalog_row, decide, read_data
+from oracle_check import catalog_rows, read_data
 from oracle_damage import Damage, number
 from oracle_lives import SECOND
 from oracle_pack import pack_catalog
@@ -50,9 +50,7 @@ def rename_variable(d: Damage, old: bytes, new: bytes) -> None:
 
 def other_catalog(d: Damage, change: Callable[[dict[bytes, list[int]]], object]) -> None:
     """Another catalog, whole in itself."""
-    data = read_data(d.path(".data"))
-    live = decide(data.inodes).items()
-    rows = {name: catalog_row(data, data.by_pos, found) for name, found in live}
+    rows = catalog_rows(read_data(d.path(".data")))
     change(rows)
     variables = {name: d.variables(".cat")[name] for name in BARE}
     d.path(".cat").write_bytes(pack_catalog(variables, rows))

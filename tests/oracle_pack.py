@@ -1,10 +1,9 @@
 """Packing for the oracle's writer: strings, superblocks, hindex, perm; from the documents alone."""
 
-import hashlib
 import struct
 
-import mmh3
 import xxhash
+from oracle_format import hash_key
 
 NEW = {
     "KVDELFL": 1,
@@ -73,15 +72,8 @@ def pack_superblock(variables: dict[str, int], purpose: bytes, checksummed: bool
 
 def slot_and_word(key: bytes, algorithm: int, htsize: int) -> tuple[int, bytes]:
     """(slot, the eight bytes S) of a key."""
-    if algorithm == 1:
-        digest = hashlib.md5(key).digest()
-        number = struct.unpack(">Q", digest[8:])[0]
-        return (number % 2**63) % htsize, digest[:8]
-    if algorithm == 2:
-        number = xxhash.xxh3_64(key).intdigest()
-    else:
-        number = struct.unpack("<Q", mmh3.hash_bytes(key, 0, True)[:8])[0]
-    return (number % 2**63) % htsize, struct.pack(">Q", number)
+    low63, stored = hash_key("", algorithm, key)
+    return low63 % htsize, stored.to_bytes(8, "big")
 
 
 def pack_hindex(

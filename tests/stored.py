@@ -48,6 +48,25 @@ def read(path: str | Path, name: str | bytes, **how: Any) -> bytes:
         return opened.read(name)
 
 
+def columns(path: str | Path, **how: Any) -> dict[str, str]:
+    """Return the types of the columns, by name."""
+    with winkfs.open(path, **how) as opened:
+        return opened.columns
+
+
+def stat(path: str | Path, name: str | bytes) -> winkfs.Stat:
+    """Return the metadata of one file."""
+    with winkfs.open(path) as opened:
+        return opened.stat(name)
+
+
+def documents(path: str | Path) -> dict[str, bytes]:
+    """Return the contents of all regular files: no directories, no links."""
+    kinds = (winkfs.FileType.FILE, winkfs.FileType.EXEC)
+    with winkfs.open(path) as opened:
+        return {entry.name: entry.read() for entry in opened.scan() if entry.ftype in kinds}
+
+
 def paths(folder: str | Path) -> set[str]:
     """Return the paths of all that is below a folder, relative to it."""
     return {str(path.relative_to(folder)) for path in Path(folder).rglob("*")}

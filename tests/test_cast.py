@@ -112,5 +112,4 @@ def test_the_list_is_that_of_the_code(
         if name.startswith("winkfs.") and not name.startswith("winkfs.stores.")
     }
     found = {name for name, path in ours.items() if does(path)}
-    print(does.__name__, sorted(found))
     assert found == set(reasons)

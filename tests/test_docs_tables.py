@@ -1,5 +1,6 @@
 """The tables of offsets and sizes in the module docstrings, held against what the code writes."""
 
+import math
 import re
 import struct
 from itertools import pairwise
@@ -42,15 +43,8 @@ def at(expression: str, **names: int) -> int:
     """The value of an offset such as "8 + 16 i"."""
     for name, value in names.items():
         expression = re.sub(rf"\b{name}\b", str(value), expression)
-    return sum(int(numeric(term)) for term in expression.split("+"))
-
-
-def numeric(term: str) -> int:
-    """A product written side by side: "8 2 3" is 48."""
-    result = 1
-    for factor in term.split():
-        result *= int(factor)
-    return result
+    products = (map(int, term.split()) for term in expression.split("+"))  # "8 2 3" is 48
+    return sum(map(math.prod, products))
 
 
 # --- superblock --------------------------------------------------------------------------------

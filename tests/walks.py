@@ -117,16 +117,14 @@ class _Asked:
 
 @contextmanager
 def _mounted(folder: Path, names: Iterable[str]) -> Iterator[_Asked]:
-    import winkfs
+    base = folder / "walked"
+    _made(base, ((name, b"x" * 100) for name in names))
     from winkfs.container.container import Container
     from winkfs.mounting.container import ContainerSource
     from winkmount.kernel.server import Server
     from winkmount.served import Served
 
-    base = str(folder / "walked")
-    with winkfs.create(base) as container:
-        container.put_many((name, b"x" * 100) for name in names)
-    served = Served(ContainerSource(Container(base, "a", mapped=False)), "winkfs")
+    served = Served(ContainerSource(Container(str(base), "a", mapped=False)), "winkfs")
     server = Server(served)
     try:
         yield _Asked(server.answer)
@@ -166,10 +164,7 @@ def put_over(folder: Path, root: Path = ROOT) -> Walk:
 
 def open_close(folder: Path, root: Path = ROOT) -> Walk:
     """A container of a document is opened to read, and closed."""
-    import winkfs
-
-    with winkfs.create(folder / "put") as container:
-        container.put("first", b"1")
+    winkfs = _made(folder / "put", [("first", b"1")])
     winkfs.open(folder / "put").close()
     with Walk(root) as walk:
         winkfs.open(folder / "put").close()
@@ -178,10 +173,7 @@ def open_close(folder: Path, root: Path = ROOT) -> Walk:
 
 def open_put_close(folder: Path, root: Path = ROOT) -> Walk:
     """A container of two documents is opened, gets one more, and is closed."""
-    import winkfs
-
-    with winkfs.create(folder / "put") as container:
-        container.put("first", b"1")
+    winkfs = _made(folder / "put", [("first", b"1")])
     for name in ("second", "new"):
         with Walk(root) as walk, winkfs.open(folder / "put", "a") as container:
             container.put(name, b"hello")
@@ -223,18 +215,22 @@ def _two_extents(folder: Path) -> Any:
     return reader
 
 
-def _fifty(base: Path) -> ModuleType:
-    """Make a container with 50 documents; return the winkfs of the tree that is walked through."""
+FIFTY = [(f"d/{i}", b"x" * 1000) for i in range(50)]
+
+
+def _made(base: Path, rows: Iterable[tuple[str, bytes]]) -> ModuleType:
+    """Make a container with these documents; return the winkfs of the tree that is walked
+    through."""
     import winkfs
 
     with winkfs.create(base) as container:
-        container.put_many((f"d/{i}", b"x" * 1000) for i in range(50))
+        container.put_many(rows)
     return winkfs
 
 
 def read_part(folder: Path, root: Path = ROOT) -> Walk:
     """`read(name, offset, size)` of a document."""
-    winkfs = _fifty(folder / "read")
+    winkfs = _made(folder / "read", FIFTY)
     with winkfs.open(folder / "read") as reader:
         reader.read("d/1", 10, 20)
         with Walk(root) as walk:
@@ -244,7 +240,7 @@ def read_part(folder: Path, root: Path = ROOT) -> Walk:
 
 def reindex(folder: Path, root: Path = ROOT) -> Walk:
     """`reindex` of a container with 50 documents."""
-    winkfs = _fifty(folder / "reindexed")
+    winkfs = _made(folder / "reindexed", FIFTY)
     winkfs.reindex(folder / "reindexed")
     with Walk(root) as walk:
         winkfs.reindex(folder / "reindexed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import datasets
@@ -67,6 +68,17 @@ def test_classic_containers_have_no_identity_and_are_added(root: str, tmp_path: 
 # --- modes and owners ---
 
 
+Umask = Callable[[int], int]
+
+
+@pytest.fixture
+def umask() -> Iterator[Umask]:
+    """Set the umask; it is as before after the test."""
+    before = os.umask(0o022)
+    yield os.umask
+    os.umask(before)
+
+
 def modes(root: str, pattern: str) -> set[int]:
     return {path.lstat().st_mode & 0o7777 for path in Path(root).glob(pattern)}
 
@@ -74,41 +86,34 @@ def modes(root: str, pattern: str) -> set[int]:
 @pytest.mark.parametrize(("made_by", "file", "folder"), [(0o077, 0o600, 0o700),
                                                          (0o022, 0o644, 0o755)])  # fmt: skip
 def test_what_a_commit_makes_is_as_private_as_the_data_set(
-    tmp_path: Path, made_by: int, file: int, folder: int
+    tmp_path: Path, umask: Umask, made_by: int, file: int, folder: int
 ) -> None:
     """The umask of whoever commits decides nothing: that of whoever made the data set does."""
-    before = os.umask(made_by)
-    try:
-        root = create(tmp_path / "ds").root
-        os.umask(0o022 if made_by == 0o077 else 0o077)
-        stored.change(root, {"a": b"1", "b": b"1"})
-        stored.change(root, {"a": b"2"})
-        stored.files(root)  # makes hidden rows
-    finally:
-        os.umask(before)
+    umask(made_by)
+    root = create(tmp_path / "ds").root
+    umask(0o022 if made_by == 0o077 else 0o077)
+    stored.change(root, {"a": b"1", "b": b"1"})
+    stored.change(root, {"a": b"2"})
+    stored.files(root)  # makes hidden rows
     assert modes(root, "_winkfs/*") == modes(root, "2*/*.*") == {file}
     assert modes(root, "2*") == {folder}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_what_root_commits_belongs_to_the_owner_of_the_data_set(root: str) -> None:
+def test_what_root_commits_belongs_to_the_owner_of_the_data_set(root: str, umask: Umask) -> None:
     for path in [Path(root), *Path(root).rglob("*")]:
         os.chown(path, 12345, 12345)
-    before = os.umask(0o077)
-    try:
-        with winkfs.open(root, "a") as opened:
-            opened.put("a", b"1")
-            opened.put("of root", b"1", uid=0, gid=0)
-        stored.change(root, {"a": b"2"})
-        stored.files(root)
-        compact(root)
-    finally:
-        os.umask(before)
+    umask(0o077)
+    with winkfs.open(root, "a") as opened:
+        opened.put("a", b"1")
+        opened.put("of root", b"1", uid=0, gid=0)
+    stored.change(root, {"a": b"2"})
+    stored.files(root)
+    compact(root)
     made = {path: path.lstat() for path in Path(root).rglob("*") if path.name != "_job"}
     assert {status.st_uid for status in made.values()} == {12345}
     assert all(status.st_mode & 0o044 == 0o044 for status in made.values())
-    with winkfs.open(root) as opened:
-        assert (opened.stat("a").uid, opened.stat("of root").uid) == (12345, 0)
+    assert (stored.stat(root, "a").uid, stored.stat(root, "of root").uid) == (12345, 0)
 
 
 def test_copy_of_a_private_container_stays_private(root: str, base: Path) -> None:

@@ -54,10 +54,8 @@ def levels(root: Path) -> list[int]:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    with winkfs.open(root) as found:
-        assert winkfs.verify(root).problems == []
-        kinds = winkfs.FileType.FILE, winkfs.FileType.EXEC
-        return {entry.name: entry.read() for entry in found.scan() if entry.ftype in kinds}
+    assert winkfs.verify(root).problems == []
+    return stored.documents(root)
 
 
 # --- who writes goes by it ---

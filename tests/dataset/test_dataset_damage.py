@@ -227,8 +227,7 @@ def test_newest_that_is_damaged_is_the_one_before_for_readers(root: str) -> None
 
 
 def test_nothing_is_committed_on_a_damaged_manifest(root: str, run: commands.Run) -> None:
-    job = begin(root)
-    record = datasets.sealed(job, {"x": b"x"})
+    job, record = datasets.begun(root, {"x": b"x"})
     damage(root, 5)
     before = sorted(os.listdir(f"{root}/_winkfs"))
     for action in (
@@ -243,11 +242,8 @@ def test_nothing_is_committed_on_a_damaged_manifest(root: str, run: commands.Run
 
 def test_newest_is_made_anew_where_the_shards_prove_it(root: str, run: commands.Run) -> None:
     stored.change(root, {"6": b"6", "1": b"1", "2": None})
-    for suffix in (".json", ".copy"):  # its time, so that the rest can be read
-        data = path(root, 6, suffix).read_bytes()
-        at = data.index(b'"time_ns":') + 14
-        path(root, 6, suffix).write_bytes(data[:at] + b"%d" % (9 - int(data[at : at + 1]))
-                                          + data[at + 1 :])  # fmt: skip
+    for suffix in (".json", ".copy"):  # a digit of its time, so that the rest can be read
+        stored.flip_text(path(root, 6, suffix), b'"time_ns":', 14)
     assert files(root) == first(5)
     would = run("dataset", "repair", root)
     assert (would.status, would.out.count(b"\n")) == (1, 1)
@@ -262,9 +258,7 @@ def test_newest_is_made_anew_where_the_shards_prove_it(root: str, run: commands.
 @pytest.mark.parametrize("field", ['"tombs_at":', '"size":', '"operation":"a', '"rank":['])
 def test_newest_that_cannot_be_proven_is_given_up(root: str, field: str) -> None:
     for suffix in (".json", ".copy"):
-        data = path(root, 5, suffix).read_bytes()
-        at = data.index(field.encode()) + len(field)
-        path(root, 5, suffix).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        stored.flip_text(path(root, 5, suffix), field.encode(), len(field))
     done = repair(root, apply=True)
     assert "generation 5 is given up" in done.mended[0]
     assert files(root) == first(4)

@@ -13,12 +13,13 @@ from typing import Any
 import datasets
 import pytest
 import stored
+from datasets import root as root
+from mounting import sync
 from seam import disk_calls, refusing
 
 import winkfs
 from winkfs.dataset.maintain import adopt
 from winkfs.dataset.manifest import Log, create, is_dataset
-from winkfs.dataset.transaction import begin
 
 SYNCS = 70  # more than two commits have, one of them tried again
 
@@ -157,18 +158,14 @@ def test_a_commit_does_not_build_on_an_abandoned_one(
     datasets.add(root, {"a": b"1"})
     stored.make(tmp_path / "c", {"b": b"2"})
     disk = Disk(monkeypatch, root, 0)
-    disk.syncing(os.fsync)
     folders = (root.parent, root, root / "_winkfs", *root.glob("2*"))
     for path in (*folders, *root.glob("*/*.data"), *root.glob("_winkfs/*.json")):
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
+        sync(path)
     assert disk.unsafe() == []
     disk.fail = disk.count + fail
     with contextlib.suppress(OSError):
         adopt(root, [tmp_path / "c"])
-    again = begin(root)
-    record = datasets.sealed(again, {"d": b"3"})
+    again, record = datasets.begun(root, {"d": b"3"})
     until_done(lambda: again.commit([record]))
     assert disk.unsafe() == []
     assert stored.files(root).items() >= {"a": b"1", "d": b"3"}.items()
@@ -191,8 +188,7 @@ def test_creation_that_failed_leaves_no_data_set(
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
-def test_put_after_a_failed_sync_is_refused_with_what_to_do(tmp_path: Path, number: int) -> None:
-    root = create(tmp_path / "ds").root
+def test_put_after_a_failed_sync_is_refused_with_what_to_do(root: str, number: int) -> None:
     opened = winkfs.open(root, "a")
     opened.put("a", b"1")
     with (
@@ -205,12 +201,11 @@ def test_put_after_a_failed_sync_is_refused_with_what_to_do(tmp_path: Path, numb
     assert opened.sync() == 1
     opened.put("b", b"2")
     opened.close()
-    assert stored.files(Path(root)) == {"a": b"1", "b": b"2"}
+    assert stored.files(root) == {"a": b"1", "b": b"2"}
 
 
 @pytest.mark.parametrize("fail", range(1, 10))
-def test_a_later_sync_does_not_acknowledge_a_failed_write(tmp_path: Path, fail: int) -> None:
-    root = Path(create(tmp_path / "ds").root)
+def test_a_later_sync_does_not_acknowledge_a_failed_write(root: str, fail: int) -> None:
     datasets.add(root, {"a": b"1", "b": b"1"})
     opened = winkfs.open(root, "a")
     opened.put("a", b"2")

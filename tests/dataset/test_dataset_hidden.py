@@ -37,6 +37,15 @@ def derived(root: str) -> list[Path]:
     return sorted(Path(root).glob("_winkfs/*.hidden"))
 
 
+@pytest.fixture
+def kept(root: str) -> Path:
+    """The file of hidden rows of a data set in which a file was replaced."""
+    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    assert counts(root) == [1, 0]
+    (path,) = derived(root)
+    return path
+
+
 def by_length(key: bytes) -> int:
     """All names of one length have one hash."""
     return len(key)
@@ -134,25 +143,21 @@ def test_derived_file_is_used_and_built_upon(root: str) -> None:
 
 
 @pytest.mark.slow
-def test_damaged_derived_file_is_made_anew(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
-    assert counts(root) == [1, 0]
-    (path,) = derived(root)
-    whole = path.read_bytes()
+def test_damaged_derived_file_is_made_anew(root: str, kept: Path) -> None:
+    whole = kept.read_bytes()
     for damaged in (b"", whole[:10], whole[:-8], whole + b"12345678",
                     *(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
                       for at in range(len(whole)))):  # fmt: skip
-        path.write_bytes(damaged)
+        kept.write_bytes(damaged)
         assert counts(root) == [1, 0]
-        assert path.read_bytes() == whole
+        assert kept.read_bytes() == whole
 
 
+@pytest.mark.usefixtures("kept")
 def test_derived_file_that_lies_is_found_by_verify(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
-    assert counts(root) == [1, 0]
     state, folder = Log(root).latest(), Folder(f"{root}/_winkfs")
-    kept = hiddenfile.read_hidden(folder, state.generation, state.digest)
-    hiddenfile.write_hidden(folder, state, {name: rows[:0] for name, rows in kept.items()})
+    found = hiddenfile.read_hidden(folder, state.generation, state.digest)
+    hiddenfile.write_hidden(folder, state, {name: rows[:0] for name, rows in found.items()})
     assert any("remove it" in line for line in winkfs.verify(root).problems)
     assert winkfs.reindex(root) == 2
     assert winkfs.verify(root).problems == []
@@ -219,9 +224,8 @@ def test_hidden_rows_of_a_replaced_manifest_are_rejected(root: str) -> None:
     assert counts(root) == [2, 0]
     assert len(derived(root)) == 1
     Log(root).store.remove(2)  # moved away, as it was damaged
-    with winkfs.open(root, "a") as opened:
-        opened.put("k7", b"new")
-        assert opened.sync() == 2
+    stored.change(root, {"k7": b"new"})
+    assert Log(root).newest() == 2
     assert stored.files(root) == {f"k{n}": b"1" for n in range(10)} | {"k7": b"new"}
     assert len(winkfs.open(root)) == 10
     datasets.add(root, {"k8": b"newer"})  # is made from that of the generation before
@@ -229,22 +233,18 @@ def test_hidden_rows_of_a_replaced_manifest_are_rejected(root: str) -> None:
     assert winkfs.verify(root).problems == []
 
 
-def test_hidden_rows_without_a_manifest_checksum_are_rebuilt(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
-    assert counts(root) == [1, 0]
-    (path,) = derived(root)
-    whole = path.read_bytes()
+def test_hidden_rows_without_a_manifest_checksum_are_rebuilt(root: str, kept: Path) -> None:
+    whole = kept.read_bytes()
     header = json.dumps([["x/y", 1]]).encode()
     header += b" " * (-len(header) % 8)
     body = len(header).to_bytes(8, "little") + header + bytes(8)
-    path.write_bytes(b"WINKHID1" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body)
+    kept.write_bytes(b"WINKHID1" + xxhash.xxh3_64_intdigest(body).to_bytes(8, "little") + body)
     assert counts(root) == [1, 0]
-    assert path.read_bytes() == whole
+    assert kept.read_bytes() == whole
 
 
-def test_hidden_rows_of_a_damaged_shard_are_reported_and_dropped(tmp_path: Path) -> None:
+def test_hidden_rows_of_a_damaged_shard_are_reported_and_dropped(root: str) -> None:
     """What the damage replaced or deleted is seen again, until it is mended and not for longer."""
-    root = create(tmp_path / "ds").root
     datasets.add(root, dict.fromkeys("abcd", b"old"))
     stored.change(root, {"b": b"new", "c": None})
     shard = Log(root).latest().shards[-1]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import orderings
 import pytest
 import stored
 from datasets import root as root
@@ -18,8 +20,7 @@ from winkfs import digests
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.records import Manifest
 from winkfs.results import orders
-from winkfs.results import store as results
-from winkfs.results.orders import Order, OrderedFiles, OrderedShard
+from winkfs.results.orders import OrderedFiles
 
 
 @pytest.fixture
@@ -63,37 +64,34 @@ def test_path_that_leads_out_of_the_data_set_is_refused(root: str, victim: Path,
     assert victim.exists()
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
+# record of a manifest -> where it is, fields with values of which none can be
+RECORDS: dict[str, Callable[[Any], Any]] = {
+    "manifest": lambda values: values,
+    "shard": lambda values: values["added"][0],
+}
+NONSENSE: dict[str, list[tuple[str, Any]]] = {
+    "manifest": [
         ("generation", "1"), ("time_ns", None), ("oldest", 2), ("oldest", -1), ("job", "../x"),
         ("job", 3), ("operation", 3), ("removed", "abc"), ("removed", 3), ("streams", []),
         ("streams", {"q": "1"}), ("metrics", None), ("added", [{}]), ("added", {"a": 1}),
         ("checkpoint", {"shards": [], "streams": {"q": [1]}}), ("checkpoint", {"shards": []}),
         ("checkpoint", 3),
     ],
-)  # fmt: skip
-def test_field_of_a_manifest_that_is_nonsense_is_a_format_error(
-    root: str, field: str, value: Any
-) -> None:
-    datasets.add(root, {"a": b"1"})
-    datasets.forge(root, 1, lambda values: values.update({field: value}))
-    with pytest.raises(FormatError, match="manifest"):
-        winkfs.open(root, "a")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
+    "shard": [
         ("contid", "1"), ("size", 1.5), ("files", None), ("ao", 1), ("mtime_min", "x"),
         ("first", 7), ("last", "\ud900"), ("rank", [1]), ("rank", ["a", 2]), ("rank", 3),
     ],
-)  # fmt: skip
-def test_field_of_a_shard_that_is_nonsense_is_a_format_error(
-    root: str, field: str, value: Any
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("of", "field", "value"), [(of, *case) for of, cases in NONSENSE.items() for case in cases]
+)
+def test_field_of_a_record_that_is_nonsense_is_a_format_error(
+    root: str, of: str, field: str, value: Any
 ) -> None:
     datasets.add(root, {"a": b"1"})
-    datasets.forge(root, 1, lambda values: values["added"][0].update({field: value}))
+    datasets.forge(root, 1, lambda values: RECORDS[of](values).update({field: value}))
     with pytest.raises(FormatError, match="manifest"):
         winkfs.open(root, "a")
 
@@ -108,11 +106,7 @@ def test_manifest_nested_without_end_is_a_format_error() -> None:
 
 
 def test_record_of_a_result_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
-    folder = results.begin(tmp_path / "o", orders.NAME)
-    rows = OrderedFiles(*np.zeros((3, 1), np.int64))
-    part = orders.write_part(folder / "part-00000.perm", [rows], 7)
-    shards = (OrderedShard("job/00000-0", 1, 5000),)
-    orders.publish(folder, Order(folder, "/corpus", 3, "sort", "path", shards, (part,)))
+    orderings.make(tmp_path / "o", OrderedFiles(*np.zeros((3, 1), np.int64)))
     path = tmp_path / "o" / "order.json"
     good = json.loads(path.read_text())
     del good["xxh3"]  # or the copy would be read

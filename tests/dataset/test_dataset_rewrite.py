@@ -72,11 +72,8 @@ def test_all_kinds_of_files_stay_what_they_are(root: str, rewritten: Any) -> Non
 
 def test_append_only_shards_stay_append_only_and_sorted(root: str) -> None:
     for start in (0, 1, 2):
-
-        def fill(container: winkfs.Container, start: int = start) -> None:
-            container.put_many((f"{n:03}", b"x" * 50, n) for n in range(start, 300, 3))
-
-        datasets.commit(root, [fill], ao=True)
+        rows = ((f"{n:03}", b"x" * 50, n) for n in range(start, 300, 3))
+        datasets.put(root, rows, ao=True)
     before = seen(root)
     assert rebalance(root, shards=3).added == 3
     assert seen(root) == before
@@ -298,8 +295,7 @@ def test_vacuum_leaves_alone_what_is_not_of_a_job(root: str) -> None:
 
 
 def test_running_job_is_no_leftover_before_its_time(root: str) -> None:
-    job = begin(root)
-    record = datasets.sealed(job, {"a": b"1"})
+    job, record = datasets.begun(root, {"a": b"1"})
     assert vacuum(root, older_than=60).leftovers == []
     assert len(winkfs.verify(root).notes) == 1
     assert job.commit([record]) == 1
@@ -352,10 +348,9 @@ def test_shard_with_little_that_is_dead_is_left_alone_or_not(root: str, tmp_path
 
 def test_long_names_are_no_dead_bytes(root: str, tmp_path: Path) -> None:
     """What a superblock tells of the size of names is nothing."""
-    with winkfs.create(tmp_path / "c") as container:
-        container.put_many((f"{n}" + "x" * 500, b"1") for n in range(100))
-        container.delete("7" + "x" * 500)
-    adopt(root, [tmp_path / "c"])
+    base = stored.make(tmp_path / "c", {f"{n}" + "x" * 500: b"1" for n in range(100)})
+    stored.change(base, {"7" + "x" * 500: None})
+    adopt(root, [base])
     assert compact(root).removed == 0
 
 
@@ -367,10 +362,7 @@ def test_dead_and_hidden_count_together(root: str, tmp_path: Path) -> None:
 
 def test_tombstones_that_are_needed_are_not_dead(root: str, tmp_path: Path) -> None:
     datasets.add(root, {f"{n}": b"x" * 5000 for n in range(60)})
-    with winkfs.open(root, "a") as opened:
-        opened.put("new", b"1")
-        for n in range(10):
-            opened.delete(f"{n}")
+    stored.change(root, {"new": b"1"} | {f"{n}": None for n in range(10)})
     big = snapshot(root).shards[0].record.size
     assert compact(root, shard_size=big).removed == 0
     assert len(seen(root)) == 51

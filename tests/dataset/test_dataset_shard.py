@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import stored
-from catalog_checks import far_times, store_of
+from catalog_checks import far_times, save_catalog, store_of
 from seam import disk_calls
 
 import winkfs
@@ -27,12 +27,11 @@ from winkfs.units import nearest_ns
 LONG = "l" * (MAX_RECORDED_NAME + 1)
 
 
-def numbered(container: Container) -> None:
-    container.put_many((f"{i * 7 % 50:02}", b"x" * (i % 3), i) for i in range(50))
+NUMBERED = [(f"{i * 7 % 50:02}", b"x" * (i % 3), i) for i in range(50)]
 
 
 def replaced(container: Container) -> None:
-    numbered(container)
+    container.put_many(NUMBERED)
     for i in range(0, 50, 3):
         container.put(f"{i:02}", b"new", 100 + i)
         container.delete(f"{i + 1:02}") if i % 2 else None
@@ -47,14 +46,14 @@ def special(container: Container) -> None:
 
 
 def huge(container: Container) -> None:
-    numbered(container)
+    container.put_many(NUMBERED)
     container.put("a", b"")
     container.truncate("a", 2**62)
 
 
 FILLS: dict[str, tuple[Callable[[Container], Any], dict[str, Any]]] = {
     "empty": (lambda container: None, {}),
-    "numbered": (numbered, {}),
+    "numbered": (lambda c: c.put_many(NUMBERED), {}),
     "append-only": (lambda c: c.put_many((f"{i}", b"x", i) for i in range(9)), {"ao": True}),
     "replaced": (replaced, {}),
     "special": (special, {}),
@@ -66,7 +65,7 @@ FILLS: dict[str, tuple[Callable[[Container], Any], dict[str, Any]]] = {
         lambda c: c.put_many([("a", b"", 1, {"lang": "de"}), ("b", b"1", 2)]),
         {"columns": {"lang": "string"}},
     ),
-    "classic": (numbered, {"classic": True}),
+    "classic": (lambda c: c.put_many(NUMBERED), {"classic": True}),
 }
 
 
@@ -127,10 +126,8 @@ def test_the_shard_record_agrees_with_the_inodes(
 
 
 def test_the_record_is_made_without_reading_all_rows(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    with winkfs.create(base) as container:
-        container.put_many((f"{i:05}", b"x") for i in range(40_000))
-        container.save_catalog()
+    base = stored.make(tmp_path / "c", ((f"{i:05}", b"x") for i in range(40_000)))
+    save_catalog(base)
     with disk_calls() as calls:
         found = survey(str(base), "job/c")
     assert found == wanted(base)
@@ -141,7 +138,7 @@ def test_the_record_is_made_without_reading_all_rows(tmp_path: Path) -> None:
 def test_tombstones_are_in_the_record(tmp_path: Path) -> None:
     base = tmp_path / "c"
     with winkfs.create(base) as container:
-        numbered(container)
+        container.put_many(NUMBERED)
         tombs_at = container.append_tombstones([b"!", b"~"])
         container.save_catalog()
     found = survey(str(base), "job/c", tombs_at)
@@ -160,16 +157,13 @@ def test_a_time_that_int64_does_not_hold_counts_as_the_nearest(tmp_path: Path) -
 
 @pytest.mark.parametrize("catalog", [True, False])
 def test_a_container_with_a_damaged_inode_is_no_shard(catalog: bool, tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    with winkfs.create(base) as container:
-        numbered(container)
+    base = stored.make(tmp_path / "c", NUMBERED)
     with store_of(base) as store:
         pos = store.index.lookup(b"07/I0")
     stored.flip(base.with_suffix(".data"), pos + 30)
     base.with_suffix(".cat").unlink()
     if catalog:
-        with winkfs.open(base, "a") as container:
-            container.save_catalog()
+        save_catalog(base)
         assert runs(base) == 1
     with pytest.raises((CorruptError, winkfs.errors.Refusal)):
         survey(str(base), "job/c")

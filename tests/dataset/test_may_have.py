@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datasets import commit
 
-import winkfs
 from winkfs.container.selection import Selection
 from winkfs.container.where import parse
 from winkfs.dataset.shard import Shard, may_have
-from winkfs.dataset.transaction import ShardWriter, begun
 from winkfs.registry import find_kind
 
 SHARDS, EACH = 8, 10
@@ -24,15 +23,9 @@ MOMENT = 1_700_000_000
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Shard s has the files d/<10 s> .. d/<10 s + 9>, a second each."""
     root = tmp_path_factory.mktemp("data") / "set"
-    winkfs.dataset.create(root).close()
-    with begun(str(root), "append") as transaction:
-        records = []
-        for shard in range(SHARDS):
-            writer = ShardWriter(transaction, f"{shard:05d}", ao=False)
-            numbers = range(shard * EACH, (shard + 1) * EACH)
-            writer.container.put_many((f"d/{i:08d}", b"x" * i, MOMENT + i) for i in numbers)
-            records.append(writer.finish())
-        transaction.commit(records)
+    rows = [(f"d/{i:08d}", b"x" * i, MOMENT + i) for i in range(SHARDS * EACH)]
+    parts = [rows[at : at + EACH] for at in range(0, len(rows), EACH)]
+    commit(root, [lambda container, part=part: container.put_many(part) for part in parts])
     return root
 
 

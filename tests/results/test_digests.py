@@ -127,11 +127,9 @@ def test_the_later_digest_of_a_path_counts(tmp_path: Path) -> None:
     old, new, folder = made_twice(tmp_path)
     with winkfs.digests.open(tmp_path / "d") as found:
         assert len(found) == 10
-        assert found.get_many(old) == list((old | new).values())
-        assert len(dict(found.items())) == 10
+    assert_has(tmp_path / "d", old | new)
     (tmp_path / "d" / folder.name / "shard-0000.hindex").unlink()
-    with winkfs.digests.open(tmp_path / "d") as found:
-        assert found.get_many(old) == list((old | new).values())
+    assert_has(tmp_path / "d", old | new)
 
 
 def test_an_index_that_is_lost_or_of_another_shard_is_made_anew(
@@ -141,8 +139,7 @@ def test_an_index_that_is_lost_or_of_another_shard_is_made_anew(
     (folder / "shard-0000.hindex").unlink()
     shutil.copy(folder / "shard-0002.hindex", folder / "shard-0001.hindex")
     (folder / "shard-0003.hindex").write_bytes(b"cut")
-    with winkfs.digests.open(made) as found:
-        assert found.get_many(content) == list(content.values())
+    assert_has(made, content)
 
 
 @pytest.mark.slow
@@ -162,6 +159,20 @@ def test_a_flipped_bit_is_never_handed_out(made: Path, content: dict[bytes, Dige
             with pytest.raises(CorruptError):
                 found.get_many(content)
         data[at] ^= data[at] ^ (folder / "shard-0001.kvseq").read_bytes()[at]
+
+
+def entries(path: Path) -> list[tuple[bytes, int]]:
+    """Return the path of each digest of a shard, and the position of its entry."""
+    with KVSeq.open(FileStorage(path)) as kv:
+        return [(entry.key, entry.pos) for entry in kv]
+
+
+def assert_has(made: Path, content: dict[bytes, Digest]) -> None:
+    """Check that a set has these digests and no other, by one and by many."""
+    with winkfs.digests.open(made) as found:
+        assert len(dict(found.items())) == len(content)
+        assert found.get_many(content) == list(content.values())
+        assert [found.get(path) for path in content] == list(content.values())
 
 
 def strip_sums(path: Path) -> None:
@@ -255,9 +266,14 @@ def test_shards_are_about_equal_and_match_their_table() -> None:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[bytes, Digest]]:
-    content = pairs(25, seed=4)
-    return make(tmp_path_factory.mktemp("small") / "d", content, 1), content
+def few() -> dict[bytes, Digest]:
+    return pairs(25, seed=4)
+
+
+@pytest.fixture
+def small(few: dict[bytes, Digest], tmp_path: Path) -> Path:
+    """A set of one shard."""
+    return make(tmp_path / "d", few, 1)
 
 
 def changed(raw: bytes, part: slice) -> Iterator[tuple[str, bytes]]:
@@ -274,63 +290,45 @@ def changed(raw: bytes, part: slice) -> Iterator[tuple[str, bytes]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("one_by_one", [True, False])
 def test_a_damaged_index_never_reports_an_absent_path(
-    one_by_one: bool,
-    small: tuple[Path, dict[bytes, Digest]],
-    tmp_path: Path,
-    every: Callable[[str], slice],
+    one_by_one: bool, small: Path, few: dict[bytes, Digest], every: Callable[[str], slice]
 ) -> None:
-    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
-    (path,) = made.glob("job-*/*.hindex")
-    asked = [*content, b"no such", b"nor this"]
-    wanted = [*content.values(), None, None]
+    (path,) = small.glob("job-*/*.hindex")
+    asked = [*few, b"no such", b"nor this"]
+    wanted = [*few.values(), None, None]
     for what, data in changed(path.read_bytes(), every("digest bytes")):
         path.write_bytes(data)
-        with winkfs.digests.open(made) as found:
+        with winkfs.digests.open(small) as found:
             answers = [found.get(p) for p in asked] if one_by_one else found.get_many(asked)
             assert answers == wanted, what
 
 
-def test_a_flipped_delflag_hides_no_digest(
-    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
-) -> None:
+def test_a_flipped_delflag_hides_no_digest(small: Path, few: dict[bytes, Digest]) -> None:
     """It is the one byte of an entry that no checksum has."""
-    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
-    (path,) = made.glob("job-*/*.kvseq")
-    with KVSeq.open(FileStorage(path)) as kv:
-        places = [entry.pos for entry in kv]
-    stored.flip(path, *places[::5])
-    for lost in (False, True):
-        if lost:
-            path.with_suffix(".hindex").unlink()
-        with winkfs.digests.open(made) as found:
-            assert len(dict(found.items())) == len(content)
-            assert found.get_many(content) == list(content.values())
-            assert [found.get(p) for p in content] == list(content.values())
+    (path,) = small.glob("job-*/*.kvseq")
+    stored.flip(path, *(pos for _, pos in entries(path)[::5]))
+    assert_has(small, few)
+    path.with_suffix(".hindex").unlink()
+    assert_has(small, few)
 
 
-def broken(made: Path, path: Path, *hit: bytes) -> Path:
-    """A copy of a set of one shard: a bit flipped in the lengths of the digests of these paths."""
-    copy = Path(shutil.copytree(made, path))
-    (file,) = copy.glob("job-*/*.kvseq")
-    with KVSeq.open(FileStorage(file)) as kv:
-        places = [entry.pos + 2 for entry in kv if entry.key in hit]
-    stored.flip(file, *places, bits=0x40)
-    return copy
+def damage(made: Path, *hit: bytes) -> None:
+    """Flip a bit in the lengths of the digests of these paths, in a set of one shard."""
+    (file,) = made.glob("job-*/*.kvseq")
+    stored.flip(file, *(pos + 2 for key, pos in entries(file) if key in hit), bits=0x40)
 
 
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_damaged_digest_costs_no_other(
-    indexed: bool, small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+    indexed: bool, small: Path, few: dict[bytes, Digest]
 ) -> None:
-    content = small[1]
-    hit = [list(content)[i] for i in (3, 5, 20)]  # a good one is alone between two of them
-    made = broken(small[0], tmp_path / "d", *hit)
-    others = {path: digest for path, digest in content.items() if path not in hit}
+    hit = [list(few)[i] for i in (3, 5, 20)]  # a good one is alone between two of them
+    damage(small, *hit)
+    others = {path: digest for path, digest in few.items() if path not in hit}
     if not indexed:
-        next(made.glob("job-*/*.hindex")).unlink()
+        next(small.glob("job-*/*.hindex")).unlink()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        with winkfs.digests.open(made) as found:
+        with winkfs.digests.open(small) as found:
             assert [found.get(path) for path in others] == list(others.values())
             assert found.get_many(others) == list(others.values())
             for path in hit:
@@ -353,15 +351,15 @@ def test_a_damaged_digest_costs_no_other(
 
 
 def test_a_miss_among_damaged_digests_is_not_reported_as_absent(
-    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+    small: Path, few: dict[bytes, Digest]
 ) -> None:
     """Without the index nobody knows the path of a damaged one."""
-    made = broken(small[0], tmp_path / "d", list(small[1])[3])
-    with winkfs.digests.open(made) as found:
+    damage(small, list(few)[3])
+    with winkfs.digests.open(small) as found:
         assert found.get("no such") is None and "no such" not in found
         assert found.get_many(["no such"]) == [None]
-    next(made.glob("job-*/*.hindex")).unlink()
-    with winkfs.digests.Digests(made, warn=False) as found:
+    next(small.glob("job-*/*.hindex")).unlink()
+    with winkfs.digests.Digests(small, warn=False) as found:
         for ask in (found.get, lambda path: found.get_many([path]), found.__contains__):
             with pytest.raises(CorruptError, match="at byte"):
                 ask("no such")
@@ -369,8 +367,7 @@ def test_a_miss_among_damaged_digests_is_not_reported_as_absent(
 
 def test_an_older_digest_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
     old, new, folder = made_twice(tmp_path)
-    with KVSeq.open(FileStorage(folder / "shard-0000.kvseq")) as kv:
-        last = {entry.key: entry.pos for entry in kv}
+    last = dict(entries(folder / "shard-0000.kvseq"))
     hit = list(new)[2]
     stored.flip(folder / "shard-0000.kvseq", last[hit] + 40)
     (folder / "shard-0000.hindex").unlink()
@@ -389,60 +386,48 @@ def test_an_older_digest_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> 
 def test_a_cell_of_an_older_digest_is_not_believed(tmp_path: Path) -> None:
     _, new, folder = made_twice(tmp_path, again=10)
     path = folder / "shard-0000.hindex"
-    with KVSeq.open(FileStorage(folder / "shard-0000.kvseq")) as kv:
-        first: dict[bytes, int] = {}
-        moved = {e.pos: first.setdefault(e.key, e.pos) for e in kv}
+    first: dict[bytes, int] = {}
+    there = entries(folder / "shard-0000.kvseq")
+    moved = {pos: first.setdefault(key, pos) for key, pos in there}
     raw = path.read_bytes()
     for pos, older in moved.items():
         raw = raw.replace(pos.to_bytes(8, "big"), older.to_bytes(8, "big"))
     path.write_bytes(raw)
-    for one_by_one in (True, False):
-        with winkfs.digests.open(tmp_path / "d") as found:
-            got = [found.get(p) for p in new] if one_by_one else found.get_many(new)
-            assert got == list(new.values())
+    assert_has(tmp_path / "d", new)
 
 
 @pytest.mark.slow
-def test_each_byte_of_the_record_is_checked(
-    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
-) -> None:
-    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
-    path = made / "digests.json"
+def test_each_byte_of_the_record_is_checked(small: Path, few: dict[bytes, Digest]) -> None:
+    path = small / "digests.json"
     raw = path.read_bytes()
     for at in range(len(raw)):
         for bit in (1, 0x80):
             path.write_bytes(raw[:at] + bytes([raw[at] ^ bit]) + raw[at + 1 :])
             try:
-                found = winkfs.digests.open(made)
+                found = winkfs.digests.open(small)
             except FormatError as error:
                 assert "digests.json" in str(error) and "\n" not in str(error)
                 continue
             with found:  # the name of the checksum was hit, or white space at the end
-                assert found.get_many(content) == list(content.values())
+                assert found.get_many(few) == list(few.values())
                 assert found.record["source"] == "somewhere"
 
 
-def test_a_record_without_a_checksum_is_read(
-    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
-) -> None:
-    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
-    path = made / "digests.json"
+def test_a_record_without_a_checksum_is_read(small: Path, few: dict[bytes, Digest]) -> None:
+    path = small / "digests.json"
     record = json.loads(path.read_bytes())
     del record["xxh3"]
     path.write_text(json.dumps(record, indent=1) + "\n")
-    with winkfs.digests.open(made) as found:
-        assert found.get_many(content) == list(content.values())
+    assert_has(small, few)
 
 
 def test_a_damaged_record_has_a_copy_but_none_of_another_job(
-    small: tuple[Path, dict[bytes, Digest]], tmp_path: Path
+    small: Path, few: dict[bytes, Digest]
 ) -> None:
-    made, content = Path(shutil.copytree(small[0], tmp_path / "d")), small[1]
-    path = made / "digests.json"
+    path = small / "digests.json"
     for wrong in (b"", bytes(512), path.read_bytes()[:-9], path.read_bytes().replace(b"1", b"2")):
         path.write_bytes(wrong)
-        with winkfs.digests.open(made) as found:
-            assert found.get_many(content) == list(content.values())
-    results.begin(made, NAME)  # which of the two jobs the record named nobody knows
+        assert_has(small, few)
+    results.begin(small, NAME)  # which of the two jobs the record named nobody knows
     with pytest.raises(FormatError, match="make it anew"):
-        winkfs.digests.open(made)
+        winkfs.digests.open(small)

@@ -8,29 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from orderings import SHARDS, make
 from seam import disk_calls
 
 from winkformats.errors import FormatError
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.results import orders
 from winkfs.results import store as results
-from winkfs.results.orders import Order, OrderedFiles, OrderedShard, Range
-
-SHARDS = (OrderedShard("job/00000-0", 1, 5000), OrderedShard("job/00001-0", 2, 6000))
+from winkfs.results.orders import Order, OrderedFiles, Range
 
 
 def rows(*triples: tuple[int, int, int]) -> OrderedFiles:
     return OrderedFiles(*np.array(triples, np.int64).reshape(-1, 3).T)
-
-
-def make(target: Path, *parts: OrderedFiles, kind: str = "sort") -> Order:
-    folder = results.begin(target, orders.NAME)
-    written = [
-        orders.write_part(folder / f"part-{i:05d}.perm", [part], 7) for i, part in enumerate(parts)
-    ]
-    order = Order(folder, "/corpus", 3, kind, "path", SHARDS, tuple(written))
-    orders.publish(folder, order)
-    return orders.open(target)
 
 
 def triples(order: Order, ranges: list[Range]) -> list[tuple[int, int, int]]:

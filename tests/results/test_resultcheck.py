@@ -8,20 +8,18 @@ from pathlib import Path
 
 import commands
 import numpy as np
+import orderings
 import pytest
 import stored
+from catalog_checks import store_of
 from commands import Run
 from stored import flip
-from test_digests import make, pairs, strip_sums
+from test_digests import entries, make, pairs, strip_sums
 
 import winkfs
 import winkfs.digests
-from winkformats.disk.posix import FileStorage
-from winkformats.kv.sequence import KVSeq
-from winkfs.container.store import Store
 from winkfs.results import orders
-from winkfs.results import store as results
-from winkfs.results.orders import Order, OrderedFiles, OrderedShard
+from winkfs.results.orders import OrderedFiles, OrderedShard
 
 run = commands.run  # a fixture
 
@@ -98,8 +96,7 @@ def test_reindex_heals_an_index_and_verify_reports_the_damage(digests: Path, run
 @pytest.mark.parametrize("indexed", [True, False])
 def test_verify_goes_on_behind_a_damaged_digest(indexed: bool, digests: Path, run: Run) -> None:
     (path,) = digests.glob("job-*/shard-0000.kvseq")
-    with KVSeq.open(FileStorage(path)) as kv:
-        places = [entry.pos for entry in kv]
+    places = [pos for _, pos in entries(path)]
     for number in (3, 40):
         flip(path, places[number] + 2, bits=0x40)  # the length of the path
     index = path.with_suffix(".hindex")
@@ -117,8 +114,7 @@ def test_verify_goes_on_behind_a_damaged_digest(indexed: bool, digests: Path, ru
 def test_reindex_writes_no_index_without_the_damaged_digests(digests: Path, run: Run) -> None:
     """It would say that there are none; the other shards get theirs."""
     first, second = (next(digests.glob(f"job-*/shard-000{i}.hindex")) for i in (0, 1))
-    with KVSeq.open(FileStorage(first.with_suffix(".kvseq"))) as kv:
-        place = [entry.pos for entry in kv][3]
+    _, place = entries(first.with_suffix(".kvseq"))[3]
     flip(first.with_suffix(".kvseq"), place + 2, bits=0x40)
     sound = second.read_bytes()
     first.unlink()
@@ -131,17 +127,14 @@ def test_reindex_writes_no_index_without_the_damaged_digests(digests: Path, run:
 
 def test_lookup_finds_what_is_good_and_names_what_is_not(digests: Path, run: Run) -> None:
     (path,) = digests.glob("job-*/shard-0000.kvseq")
-    with KVSeq.open(FileStorage(path)) as kv:
-        keys = [(entry.pos, entry.key) for entry in kv]
-    hit = next((pos, key) for pos, key in keys if b" " not in key)
-    flip(path, hit[0] + 30)
-    names = [key.decode() for _, key in keys if b" " not in key]
+    plain = [(key.decode(), pos) for key, pos in entries(path) if b" " not in key]
+    names = [name for name, _ in plain]
+    hit, place = plain[0]
+    flip(path, place + 30)
     done = run("pipeline", "lookup", str(digests), *names)
     assert done.status == 1 and done.err.count("\n") == 1
-    assert f"{hit[1].decode()}: " in done.err and f"at byte {hit[0]}" in done.err
-    assert [json.loads(line)["path"] for line in done.out.splitlines()] == [
-        name for name in names if name != hit[1].decode()
-    ]
+    assert f"{hit}: " in done.err and f"at byte {place}" in done.err
+    assert [json.loads(line)["path"] for line in done.out.splitlines()] == names[1:]
 
 
 # --- orders -------------------------------------------------------------------------------------
@@ -149,18 +142,12 @@ def test_lookup_finds_what_is_good_and_names_what_is_not(digests: Path, run: Run
 
 @pytest.fixture
 def order(tmp_path: Path) -> Path:
-    with winkfs.create(tmp_path / "c") as c:
-        for i in range(600):
-            c.put(f"{i:03}", b"%d" % i)
-    store = Store(str(tmp_path / "c"), writable=False)
-    pos = store.index.positions()[::-1].copy()
-    shard = OrderedShard("", store.settings.contid, store.kv.end)
-    store.abandon()
-    folder = results.begin(tmp_path / "o", orders.NAME)
+    base = stored.make(tmp_path / "c", {f"{i:03}": b"%d" % i for i in range(600)})
+    with store_of(base) as store:
+        pos = store.index.positions()[::-1].copy()
+        shard = OrderedShard("", store.settings.contid, store.kv.end)
     rows = OrderedFiles(np.zeros(600, np.int64), pos, np.arange(600))
-    part = orders.write_part(folder / "part-00000.perm", [rows], 700)
-    made = Order(folder, str(tmp_path / "c"), 0, "sort", "path", (shard,), (part,))
-    orders.publish(folder, made)
+    orderings.make(tmp_path / "o", rows, of=base, generation=0, shards=(shard,))
     return tmp_path / "o"
 
 
@@ -190,11 +177,8 @@ def test_verify_finds_rows_that_are_no_files_or_come_twice(order: Path, run: Run
     """In an order whose own checksums are right."""
     found = orders.open(order)
     rows = found.read(orders.Range(0, 0, 600))
-    folder = results.begin(order, orders.NAME)
     rows.pos[5], rows.pos[9] = rows.pos[6], rows.pos[9] + 3
-    part = orders.write_part(folder / "part-00000.perm", [rows], 700)
-    made = Order(folder, found.root, 0, "sort", "path", found.shards, (part,))
-    orders.publish(folder, made)
+    orderings.make(order, rows, of=found.root, generation=0, shards=found.shards)
     text = "\n".join(problems(order))
     assert "twice" in text and "which is no file" in text
     assert run("verify", str(order)).status == 1
