@@ -150,16 +150,40 @@ def image_of(base: Path) -> Path:
     return image / "c"
 
 
-def make(base: Path, files: Mapping[Any, bytes] | Iterable[Any], **options: Any) -> None:
+def make(base: Path | str, files: Mapping[Any, bytes] | Iterable[Any], **options: Any) -> None:
     """Make a container with these files, by name or as `put_many` takes them."""
     with winkfs.create(base, **options) as container:
         container.put_many(files.items() if isinstance(files, Mapping) else files)
 
 
-def read(base: Path, name: str | bytes) -> bytes:
-    """Return the content of a file to a new reader."""
-    with winkfs.open(base) as container:
+def read(base: Path | str, name: str | bytes, mode: str = "r") -> bytes:
+    """Return the content of a file to a new handle."""
+    with winkfs.open(base, mode) as container:
         return container.read(name)
+
+
+def put(base: Path | str, *arguments: Any, **options: Any) -> None:
+    """Put a file with a new writer."""
+    with winkfs.open(base, "a") as container:
+        container.put(*arguments, **options)
+
+
+def put_many(base: Path | str, files: Iterable[Any]) -> None:
+    """Put files with a new writer."""
+    with winkfs.open(base, "a") as container:
+        container.put_many(files)
+
+
+def delete(base: Path | str, name: str | bytes) -> None:
+    """Delete a file with a new writer."""
+    with winkfs.open(base, "a") as container:
+        container.delete(name)
+
+
+def names_of(base: Path | str, mode: str = "r") -> list[str]:
+    """Return the names of all files to a new handle, in its order."""
+    with winkfs.open(base, mode) as container:
+        return list(container.names())
 
 
 def change_superblock(base: Path, change: Callable[[Superblock], object]) -> None:
@@ -183,6 +207,12 @@ def contents(container: Container) -> dict[bytes, bytes]:
         assert container.stat(name).size == len(listed[name]), name
         assert name in container
     return {raw(name): data for name, data in listed.items()}
+
+
+def contents_of(base: Path | str, mode: str = "r") -> dict[bytes, bytes]:
+    """Return `contents` of a new handle."""
+    with winkfs.open(base, mode) as container:
+        return contents(container)
 
 
 def assert_sound(base: Path, model: Mapping[bytes, bytes], missing_ok: bool = False) -> Tree:

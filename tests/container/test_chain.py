@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from constants import make_chains
-from container_checks import files_of, flip, image_of, path_of, read
+from container_checks import delete, drop, files_of, flip, image_of, path_of, read
+from folders import unchanged
 from oracle_read import check
 
 import winkfs
@@ -45,6 +46,11 @@ def overwritten(base: Path, *, blocks: int = 400, syncs: int = 12, each: int = 3
             overwrite(c, dice, model, each)
             c.sync()
     return model
+
+
+@pytest.fixture
+def model(base: Path) -> bytearray:
+    return overwritten(base)
 
 
 def overwrite(c: Container, dice: random.Random, model: bytearray, count: int) -> None:
@@ -249,8 +255,7 @@ def test_a_random_life_beside_a_bytearray(
 def test_a_file_that_is_deleted_takes_all_of_its_entries_along(base: Path) -> None:
     overwritten(base)
     assert links_of(base)
-    with winkfs.open(base, "a") as c:
-        c.delete("file")
+    delete(base, "file")
     tree = check(base)
     dead = [entry for entry in tree.entries if entry.delflag == 0]
     assert len(dead) == 4  # two files of two entries
@@ -318,8 +323,7 @@ def test_a_mount_gathers_overwrites_and_syncs_them(base: Path) -> None:
 
 
 @pytest.mark.parametrize("order", ["disk", "name"])
-def test_compact_makes_plain_inodes(base: Path, order: str) -> None:
-    model = overwritten(base)
+def test_compact_makes_plain_inodes(base: Path, order: str, model: bytearray) -> None:
     said = compact(base, dry_run=True)
     assert compact(base, order=order) == said
     with winkfs.open(base) as c:
@@ -347,13 +351,10 @@ def test_compact_of_chains_rebuilds_the_catalog(base: Path, order: str) -> None:
     assert read(base, "file") == b"0123456789"
 
 
-def test_reindex_keeps_them(base: Path) -> None:
-    model = overwritten(base)
-    before = path_of(base, ".data").read_bytes()
-    for suffix in (".idx", ".cat"):
-        path_of(base, suffix).unlink(missing_ok=True)
-    assert winkfs.reindex(base) == 3
-    assert path_of(base, ".data").read_bytes() == before
+def test_reindex_keeps_them(base: Path, model: bytearray) -> None:
+    drop(base, ".idx", ".cat")
+    with unchanged(path_of(base, ".data")):
+        assert winkfs.reindex(base) == 3
     assert read(base, "file") == model
 
 
@@ -405,8 +406,7 @@ def middle(base: Path) -> int:
     return link.pos + link.size // 2
 
 
-def test_verify_reports_a_broken_chain_and_repair_removes_it(base: Path) -> None:
-    model = overwritten(base)
+def test_verify_reports_a_broken_chain_and_repair_removes_it(base: Path, model: bytearray) -> None:
     flip(path_of(base, ".data"), middle(base), 0x10)
     assert winkfs.verify(base).problems
     said = repair(base)
@@ -422,8 +422,7 @@ def test_verify_reports_a_broken_chain_and_repair_removes_it(base: Path) -> None
     check(base, missing_ok=True)
 
 
-def test_salvage_uses_the_newest_inodes(tmp_path: Path, base: Path) -> None:
-    model = overwritten(base)
+def test_salvage_uses_the_newest_inodes(tmp_path: Path, base: Path, model: bytearray) -> None:
     flip(path_of(base, ".data"), middle(base), 0x10)
     done = salvage(base, tmp_path / "out")
     assert (done.files, done.partial) == (2, 1)
@@ -445,8 +444,7 @@ def test_lost_superblocks_are_made_anew(base: Path, chains: bool) -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_rollback_goes_back_to_an_older_chain(base: Path) -> None:
-    model = overwritten(base)
+def test_rollback_goes_back_to_an_older_chain(base: Path, model: bytearray) -> None:
     before = path_of(base, ".data").read_bytes()
     dice, later = random.Random(11), bytearray(model)
     with winkfs.open(base, "a") as c:

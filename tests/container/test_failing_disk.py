@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import assert_sound, contents, files_of, path_of
+from container_checks import (
+    assert_sound,
+    contents,
+    contents_of,
+    files_of,
+    make,
+    names_of,
+    path_of,
+    put,
+)
 from container_checks import variant as variant  # a fixture
 from oracle_recipes import RECIPES
 from seam import CHANGES, Call, disk_calls, once, refusing
@@ -36,8 +45,7 @@ Model = dict[bytes, bytes]
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    with winkfs.create(tmp_path / "c") as c:
-        c.put("old", b"acknowledged")
+    make(tmp_path / "c", {"old": b"acknowledged"})
     return tmp_path / "c"
 
 
@@ -131,8 +139,7 @@ def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, se
     c.put("lost", b"")
     disk.arm("sync")
     refused(c.sync, c.close)
-    with winkfs.open(base, "a") as after:
-        after.put("after", b"")
+    put(base, "after", b"")
     image = disk.crash()
     assert winkfs.verify(f"{image.path}/c").problems == []
 
@@ -153,8 +160,7 @@ def test_an_empty_sync_makes_what_the_writer_found_durable(classic: bool) -> Non
             found = list(after.names())
             after.sync()
             image = disk.crash()
-        with winkfs.open(f"{image.path}/c") as reader:
-            assert list(reader.names()) == found == ["a", "b"]
+        assert names_of(f"{image.path}/c") == found == ["a", "b"]
 
 
 @pytest.mark.slow
@@ -183,8 +189,7 @@ def test_a_sync_behind_a_write_that_failed_asks_the_disk_again() -> None:
     """What it lost is gone, so there is nothing to sync; another try does not report success
     while the disk refuses everything."""
     disk = SimulatedDisk(1)
-    with winkfs.create(f"{disk.path}/c") as made:
-        made.put_many((f"n{i}", b"old") for i in range(3000))
+    make(f"{disk.path}/c", ((f"n{i}", b"old") for i in range(3000)))
     c = winkfs.open(f"{disk.path}/c", "a")
     c.put("synced", b"1")
     c.sync()
@@ -252,8 +257,7 @@ def test_a_briefly_full_backing_disk_loses_nothing_acknowledged(
 ) -> None:
     base = thin.mounted / "c"
     acknowledged: Files = {"first": os.urandom(100_000)}
-    with winkfs.create(base, **variant) as c:
-        c.put("first", acknowledged["first"])
+    make(base, {"first": acknowledged["first"]}, **variant)
     thin.remount()
     failed = 0
     thin.fill()
@@ -307,8 +311,7 @@ def test_a_failure_seen_while_dropping_pages_fails_the_sync(
 
     monkeypatch.setattr(os, "pwritev", without)
     base = thin.mounted / "c"
-    with winkfs.create(base) as c:
-        c.put("first", b"1")
+    make(base, {"first": b"1"})
     thin.remount()
     c = winkfs.open(base, "a")
     c.put("second", b"2")
@@ -421,8 +424,7 @@ def test_each_call_to_the_disk_fails_in_turn(
         if failed_at:
             assert_goes_on(container, reached, wanted, synced, failed_at)
         elif failed:  # a derived file, or the second superblock, which the next writer makes
-            with winkfs.open(base, "a") as again:
-                again.put("old0", wanted[b"old0"])
+            put(base, "old0", wanted[b"old0"])
             assert_sound(base, wanted)
         else:
             break
@@ -435,8 +437,7 @@ def assert_goes_on(
     """reached: before the failing step, wanted: after it; synced: what had been promised."""
     base = Path(container.base)
     kept = dict(synced.items() & reached.items() & wanted.items())
-    with winkfs.open(base) as reader:
-        seen = contents(reader)
+    seen = contents_of(base)
     assert kept.items() <= seen.items(), failed_at
     try:
         container.put("after", b"1")
@@ -474,8 +475,7 @@ def test_each_change_of_a_recovery_fails_in_turn(name: str, base: Path) -> None:
         failing = disk_calls(once(CHANGES, "", fail, nth=at), reads=False)
         with failing as calls, suppress(OSError):
             winkfs.open(base, "a").close()
-        with winkfs.open(base) as reader:
-            assert contents(reader) == model
+        assert contents_of(base) == model
         winkfs.open(base, "a").close()
         assert_sound(base, model)
         if len([call for call in calls if call.verb in CHANGES]) < at:

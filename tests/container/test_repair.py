@@ -4,16 +4,16 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from commands import Run
 from commands import run as run
-from container_checks import ROOT, VARIANTS, drop, files_of, patch, path_of
+from container_checks import ROOT, VARIANTS, drop, files_of, patch, path_of, put, read
 from container_checks import variant as variant  # a fixture
+from folders import unchanged
 from oracle_read import check
 from seam import CHANGES, disk_calls, once
 
@@ -55,12 +55,10 @@ def change(base: Path, at: int, data: bytes) -> None:
     patch(path_of(base, ".data"), at, data)
 
 
-@contextmanager
-def unchanged(base: Path) -> Iterator[None]:
-    """BASE.data stays as it is."""
-    before = path_of(base, ".data").read_bytes()
-    yield
-    assert path_of(base, ".data").read_bytes() == before
+@pytest.fixture
+def files(base: Path) -> Files:
+    """What is in a container that `make` makes."""
+    return make(base)
 
 
 def assert_mended(base: Path) -> None:
@@ -73,7 +71,7 @@ def assert_mended(base: Path) -> None:
 
 def test_salvage_of_a_sound_container_copies_it(variant: Options, tmp_path: Path) -> None:
     files = make(tmp_path / "c", **variant)
-    with unchanged(tmp_path / "c"):
+    with unchanged(path_of(tmp_path / "c", ".data")):
         done = salvage(tmp_path / "c", tmp_path / "out")
     assert (done.files, done.partial, done.orphans) == (len(files), 0, 0)
     assert (done.problems, done.guessed) == ([], "")
@@ -86,8 +84,7 @@ def test_salvage_of_a_sound_container_copies_it(variant: Options, tmp_path: Path
 
 @pytest.mark.parametrize("how", ["index", "readable", "given"])
 @pytest.mark.parametrize("variant", ["plain", "ao"])
-def test_salvage_without_superblocks(variant: str, how: str, tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_salvage_without_superblocks(variant: str, how: str, tmp_path: Path, base: Path) -> None:
     files = make(base, **VARIANTS[variant])
     with winkfs.open(base) as c:
         contid = c.superblock["CONTID"]
@@ -108,8 +105,9 @@ def test_salvage_without_superblocks(variant: str, how: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damage", ["hole", "garbage", "cut", "more"])
-def test_salvage_gets_what_is_intact(variant: Options, damage: str, tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_salvage_gets_what_is_intact(
+    variant: Options, damage: str, tmp_path: Path, base: Path
+) -> None:
     files = make(base, **variant)
     drop(base)
     data = bytearray(path_of(base, ".data").read_bytes())
@@ -132,9 +130,7 @@ def test_salvage_gets_what_is_intact(variant: Options, damage: str, tmp_path: Pa
     assert done.problems
 
 
-def test_salvage_keeps_what_is_left_of_a_file(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    files = make(base)
+def test_salvage_keeps_what_is_left_of_a_file(tmp_path: Path, base: Path, files: Files) -> None:
     with winkfs.open(base) as c:
         second = c.extents("large")[1]
     change(base, second.pointer + 500_000, b"!")
@@ -147,9 +143,9 @@ def test_salvage_keeps_what_is_left_of_a_file(tmp_path: Path) -> None:
     assert left[2 * size :] == files["large"][2 * size :]
 
 
-def test_salvage_keeps_the_content_of_a_lost_inode(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    files = make(base)
+def test_salvage_keeps_the_content_of_a_lost_inode(
+    tmp_path: Path, base: Path, files: Files
+) -> None:
     start, _ = entry_of(base, b"d/02/I0")
     change(base, start + 5, b"!")
     done = salvage(base, tmp_path / "out")
@@ -176,7 +172,7 @@ def test_salvage_refuses(tmp_path: Path) -> None:
 def test_nothing_to_repair(tmp_path: Path) -> None:
     make(tmp_path / "c")
     for apply in (False, True):
-        with unchanged(tmp_path / "c"):
+        with unchanged(path_of(tmp_path / "c", ".data")):
             done = repair(tmp_path / "c", apply=apply)
         assert (done.steps, done.lost, done.removed) == ([], [], "")
 
@@ -211,11 +207,10 @@ def damage(base: Path, what: str) -> set[str]:
 
 @pytest.mark.parametrize("variant", ["plain", "ao"])
 @pytest.mark.parametrize("what", DAMAGES)
-def test_repair_makes_it_sound(variant: str, what: str, tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_repair_makes_it_sound(variant: str, what: str, base: Path) -> None:
     files = make(base, **VARIANTS[variant])
     lost = damage(base, what)
-    with unchanged(base):
+    with unchanged(path_of(base, ".data")):
         plan = repair(base)
     assert plan.steps and not plan.removed
     done = repair(base, apply=True)
@@ -228,14 +223,11 @@ def test_repair_makes_it_sound(variant: str, what: str, tmp_path: Path) -> None:
     assert all(files[name] == content for name, content in found.items())
     assert_mended(base)
     check(base)  # by the oracle
-    with winkfs.open(base, "a") as c:
-        c.put("new", b"it goes on", mtime=2000)
+    put(base, "new", b"it goes on", mtime=2000)
     assert winkfs.verify(base).problems == []
 
 
-def test_repair_keeps_what_it_takes_out(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    files = make(base)
+def test_repair_keeps_what_it_takes_out(base: Path, files: Files) -> None:
     with winkfs.open(base) as c:
         first = c.extents("large")[0]
     start, end = entry_of(base, b"d/10/I0")
@@ -357,9 +349,8 @@ def with_filler(base: Path, name: str, **options: Any) -> Files:
 @pytest.mark.parametrize("name", ["f4", "two"])
 @pytest.mark.parametrize("variant", ["plain", "ao"])
 def test_zeros_of_an_older_repair_are_reported(
-    variant: str, name: str, which_path: None, tmp_path: Path
+    variant: str, name: str, which_path: None, base: Path
 ) -> None:
-    base = tmp_path / "c"
     files = with_filler(base, name, **VARIANTS[variant])
     for mode in ("r", "a"):
         with winkfs.open(base, mode) as c:
@@ -399,8 +390,7 @@ def test_an_open_handle_reads_zeros_of_a_removed_file(tmp_path: Path) -> None:
     assert repair(tmp_path / "c").steps == []
 
 
-def test_a_file_with_damaged_attributes_keeps_its_content(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_a_file_with_damaged_attributes_keeps_its_content(base: Path) -> None:
     with winkfs.create(base, columns={"lang": "string"}) as c:
         c.put_many([(f"f{i}", b"%d" % i * 900, None, {"lang": f"xx{i}"}) for i in range(9)])
     change(base, path_of(base, ".data").read_bytes().index(b"xx5"), b"!")
@@ -415,9 +405,8 @@ def test_a_file_with_damaged_attributes_keeps_its_content(tmp_path: Path) -> Non
     assert_mended(base)
 
 
-def test_repair_ends_a_file_where_readers_do(tmp_path: Path) -> None:
+def test_repair_ends_a_file_where_readers_do(base: Path) -> None:
     """The disk lost the superblocks of two syncs, and the index is that of the first of them."""
-    base = tmp_path / "c"
     images: list[bytes] = []
     for name in ("a", "b", "c"):
         with winkfs.open(base, "a") if images else winkfs.create(base) as c:
@@ -434,12 +423,11 @@ def test_repair_ends_a_file_where_readers_do(tmp_path: Path) -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_repair_names_what_only_salvage_can_save(tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_repair_names_what_only_salvage_can_save(base: Path) -> None:
     make(base, classic=True)
     damage(base, "length")
     drop(base)
-    with unchanged(base), pytest.raises(Refusal, match="salvage"):
+    with unchanged(path_of(base, ".data")), pytest.raises(Refusal, match="salvage"):
         repair(base, apply=True)
 
 
@@ -453,8 +441,7 @@ def test_repair_waits_for_no_writer(tmp_path: Path) -> None:
 # --- rollback ---
 
 
-def test_rollback_of_what_was_not_synced(variant: Options, tmp_path: Path) -> None:
-    base = tmp_path / "c"
+def test_rollback_of_what_was_not_synced(variant: Options, base: Path) -> None:
     files = make(base, **variant)
     with winkfs.open(base, "a") as c:
         kv = c.store.kv
@@ -469,9 +456,7 @@ def test_rollback_of_what_was_not_synced(variant: Options, tmp_path: Path) -> No
     assert winkfs.verify(base).problems == []
 
 
-def test_rollback_to_the_sync_before(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    files = make(base)
+def test_rollback_to_the_sync_before(base: Path, files: Files) -> None:
     c = winkfs.open(base, "a")
     kv = c.store.kv
     c.put("d/01", b"replaced")
@@ -498,10 +483,8 @@ def test_rollback_to_the_sync_before(tmp_path: Path) -> None:
         rollback(base, previous=True)
 
 
-def test_rollback_of_a_sound_container_changes_nothing(tmp_path: Path) -> None:
-    base = tmp_path / "c"
-    files = make(base)
-    with unchanged(base):
+def test_rollback_of_a_sound_container_changes_nothing(base: Path, files: Files) -> None:
+    with unchanged(path_of(base, ".data")):
         done = rollback(base)
     assert done.before == done.after and not done.removed
     assert files_of(base) == files
@@ -589,9 +572,8 @@ def test_the_same_bit_of_both_superblocks_costs_nothing(
 
 
 @pytest.mark.parametrize("kind", ["plain", "ao"])
-def test_entries_at_the_second_superblock_s_place_are_left_alone(kind: str, tmp_path: Path) -> None:
+def test_entries_at_the_second_superblock_s_place_are_left_alone(kind: str, base: Path) -> None:
     """Containers of old versions have one superblock, of 4096 bytes."""
-    base = tmp_path / "c"
     for suffix in (".data", ".idx"):
         shutil.copyfile(ROOT / f"tests/golden/{kind}{suffix}", path_of(base, suffix))
     truth = files_of(base)
@@ -614,5 +596,4 @@ def test_a_path_that_begins_like_a_scheme_is_a_path(
         before = dict(paths._schemes)
         assert salvage(f"{base}.data", f"{base}2").files == 1
         assert paths._schemes == before
-        with winkfs.open(f"{base}2") as c:
-            assert c.read("a") == b"1"
+        assert read(f"{base}2", "a") == b"1"

@@ -10,15 +10,25 @@ import itertools
 import os
 import random
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import container_checks
 import pytest
 from catalog_checks import assert_catalog, check_catalog, store_of
 from constants import leave_tails, shrink
-from container_checks import assert_sound, contents, copy_files, patch, path_of, superblock_of
+from container_checks import (
+    assert_sound,
+    contents,
+    contents_of,
+    copy_files,
+    make,
+    names_of,
+    patch,
+    path_of,
+    superblock_of,
+)
+from folders import unchanged
 from oracle_read import check
 from seam import disk_calls, once, refusing
 
@@ -49,22 +59,20 @@ def tails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(base: Path, **variant: bool) -> Model:
     model = {b"d%d/f%03d" % (i % 7, i): b"first %d" % i for i in range(FILES)}
-    with winkfs.create(base, **variant) as c:
-        c.put_many((name, data, 1000 + i) for i, (name, data) in enumerate(model.items()))
+    make(base, ((name, data, 1000 + i) for i, (name, data) in enumerate(model.items())), **variant)
     return model
+
+
+@pytest.fixture
+def model(base: Path) -> Model:
+    """What is in a container that `made` makes, under what the test shrinks by a fixture."""
+    return made(base)
 
 
 def tail_of(base: Path, suffix: str = ".idx") -> int:
     """Bytes of the data file that a derived file does not cover."""
     covered = superblock_of(path_of(base, suffix))["DATAEND"]
     return superblock_of(path_of(base, ".data"))["FILESIZE"] - covered
-
-
-@contextmanager
-def unchanged(base: Path, suffix: str = ".idx") -> Iterator[None]:
-    before = path_of(base, suffix).read_bytes()
-    yield
-    assert path_of(base, suffix).read_bytes() == before
 
 
 def change(base: Path, model: Model) -> None:
@@ -132,9 +140,8 @@ def assert_same(base: Path, model: Model) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_few_changes_leave_the_index_and_are_seen_by_all(base: Path) -> None:
-    model = made(base)
-    with unchanged(base):
+def test_few_changes_leave_the_index_and_are_seen_by_all(base: Path, model: Model) -> None:
+    with unchanged(path_of(base, ".idx")):
         change(base, model)
     assert tail_of(base) > 0 and tail_of(base, ".cat") == 0
     assert info(str(base))["index"]["tail_bytes"] == tail_of(base)
@@ -142,8 +149,7 @@ def test_few_changes_leave_the_index_and_are_seen_by_all(base: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_the_counters_are_exact_though_the_index_is_behind(base: Path) -> None:
-    model = made(base)
+def test_the_counters_are_exact_though_the_index_is_behind(base: Path, model: Model) -> None:
     change(base, model)
     assert tail_of(base) > 0
     counted = []
@@ -170,8 +176,7 @@ def test_the_tail_grows_over_small_closes_until_it_is_merged(base: Path) -> None
 
 
 @pytest.mark.usefixtures("few")
-def test_a_long_tail_is_merged_though_its_changes_are_few(base: Path) -> None:
-    made(base)
+def test_a_long_tail_is_merged_though_its_changes_are_few(base: Path, model: Model) -> None:
     with store_of(base) as store:
         assert store.index.base is not None
         size = store.index.base.size
@@ -181,18 +186,16 @@ def test_a_long_tail_is_merged_though_its_changes_are_few(base: Path) -> None:
         assert (tail_of(base) > 0) == left
 
 
-def test_an_index_of_few_files_is_always_written(base: Path) -> None:
-    made(base)
+def test_an_index_of_few_files_is_always_written(base: Path, model: Model) -> None:
     put(base, "new")
     assert tail_of(base) == 0
 
 
 @pytest.mark.usefixtures("few")
-def test_nothing_is_written_where_nothing_changed(base: Path) -> None:
-    made(base)
+def test_nothing_is_written_where_nothing_changed(base: Path, model: Model) -> None:
     put(base, "new")
     assert tail_of(base) > 0
-    with unchanged(base), unchanged(base, ".cat"), unchanged(base, ".data"):
+    with unchanged(*(path_of(base, suffix) for suffix in (".idx", ".cat", ".data"))):
         winkfs.open(base, "a").close()
 
 
@@ -247,12 +250,11 @@ def test_append_only_a_time_index_that_is_lost_is_written_anew(base: Path) -> No
 
 
 @pytest.mark.usefixtures("few")
-def test_marks_of_a_pack_are_kept_and_a_new_one_is_written(base: Path) -> None:
-    made(base)
+def test_marks_of_a_pack_are_kept_and_a_new_one_is_written(base: Path, model: Model) -> None:
     mark = {"PACKROOT": 5, "PACKTIME": 6, "PACKEND": 7}
     with winkfs.open(base, "a") as c:
         c.keep_mark(mark)
-    with unchanged(base), winkfs.open(base, "a") as c:
+    with unchanged(path_of(base, ".idx")), winkfs.open(base, "a") as c:
         c.put("new", b"1")
         assert c.store.packed == mark
     with winkfs.open(base, "a") as c:
@@ -264,8 +266,7 @@ def test_marks_of_a_pack_are_kept_and_a_new_one_is_written(base: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_the_next_writer_sets_delflags_lost_in_a_power_cut(base: Path) -> None:
-    model = made(base)
+def test_the_next_writer_sets_delflags_lost_in_a_power_cut(base: Path, model: Model) -> None:
     end = superblock_of(path_of(base, ".data"))["FILESIZE"]
     old = path_of(base, ".data").read_bytes()[:end]
     change(base, model)
@@ -275,17 +276,15 @@ def test_the_next_writer_sets_delflags_lost_in_a_power_cut(base: Path) -> None:
     for at in flags:
         patch(path_of(base, ".data"), at, b"\0")
     assert winkfs.verify(base).problems == []
-    with winkfs.open(base) as reader:
-        assert contents(reader) == model
-    with unchanged(base):
+    assert contents_of(base) == model
+    with unchanged(path_of(base, ".idx")):
         winkfs.open(base, "a").close()
     assert path_of(base, ".data").read_bytes()[8192:] == now[8192:]
     assert_same(base, model)
 
 
 @pytest.mark.usefixtures("few")
-def test_a_damaged_tail_entry_is_reported_and_the_index_written(base: Path) -> None:
-    made(base)
+def test_a_damaged_tail_entry_is_reported_and_the_index_written(base: Path, model: Model) -> None:
     with winkfs.open(base, "a") as c:
         c.put("good", b"1")
         c.put("hurt", b"2")
@@ -306,8 +305,7 @@ def test_a_damaged_tail_entry_is_reported_and_the_index_written(base: Path) -> N
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("mode", ["r", "a"])
-def test_a_damaged_page_below_a_tail_changes_no_answer(base: Path, mode: str) -> None:
-    model = made(base)
+def test_a_damaged_page_below_a_tail_changes_no_answer(base: Path, mode: str, model: Model) -> None:
     change(base, model)
     for at in range(4096, 4096 + 16 * 2 * FILES, 64):
         patch(path_of(base, ".idx"), at, bytes(16))
@@ -319,8 +317,7 @@ def test_a_damaged_page_below_a_tail_changes_no_answer(base: Path, mode: str) ->
 
 
 @pytest.mark.usefixtures("few")
-def test_verify_finds_a_lost_cell_and_one_too_many_under_a_tail(base: Path) -> None:
-    model = made(base)
+def test_verify_finds_a_lost_cell_and_one_too_many_under_a_tail(base: Path, model: Model) -> None:
     change(base, model)
     with store_of(base) as store:
         live, gone = store.index.lookup(b"d0/f000/I0"), store.index.replaced().tolist()
@@ -408,7 +405,7 @@ def test_a_close_defers_the_catalog_of_many_single_puts(base: Path) -> None:
         assert [name.encode() for name in c.names()] == sorted(names)
     winkfs.reindex(base)
     others = [b"y%d" % i for i in range(MANY)]
-    with unchanged(base, ".cat"):
+    with unchanged(path_of(base, ".cat")):
         put(base, *others)
     assert tail_of(base, ".cat") > 0
     assert_listed(base, [*names, *others])
@@ -459,19 +456,19 @@ def test_a_close_defers_the_catalog_of_many_small_files(
     model = made(base)
     assert not path_of(base, ".cat").exists()
     winkfs.reindex(base)
-    with unchanged(base, ".cat"):
+    with unchanged(path_of(base, ".cat")):
         put_many(base, [b"x%d" % i for i in range(FILES)])
     assert_listed(base, [*model, *(b"x%d" % i for i in range(FILES))])
     large = base.with_name("large")
-    with winkfs.create(large) as c:
-        c.put_many((b"x%d" % i, bytes(1000)) for i in range(FILES))
+    make(large, ((b"x%d" % i, bytes(1000)) for i in range(FILES)))
     check_catalog(large, {b"x%d" % i for i in range(FILES)})
 
 
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("synced", [False, True])
-def test_changes_around_bulk_puts_enter_the_catalog_of_the_close(synced: bool, base: Path) -> None:
-    model = made(base)
+def test_changes_around_bulk_puts_enter_the_catalog_of_the_close(
+    synced: bool, base: Path, model: Model
+) -> None:
     for turn in range(4):
         with winkfs.open(base, "a") as c:
             if turn % 2:
@@ -497,7 +494,7 @@ def test_puts_before_those_in_bulk_are_read_where_they_are_few(base: Path) -> No
         c.put_many((b"f%d" % i, b"1") for i in range(90))
     names = {b"kept", *(b"f%d" % i for i in range(90))}
     check_catalog(base, names)
-    with unchanged(base, ".cat"), winkfs.open(base, "a") as c:
+    with unchanged(path_of(base, ".cat")), winkfs.open(base, "a") as c:
         c.put("before", bytes(5 << 20))  # more than is read
         c.put_many([("f0", b"2"), ("g", b"2")])
     assert tail_of(base, ".cat") > 0
@@ -544,8 +541,7 @@ def test_a_writer_limits_the_catalog_rows_it_keeps(
         for turn in range(9):
             c.put_many((b"t%d/%d" % (turn, i), b"1") for i in range(30))
     assert not path_of(base, ".cat").exists()
-    with winkfs.open(base) as c:
-        assert len(list(c.names())) == 270
+    assert len(names_of(base)) == 270
 
 
 @pytest.mark.usefixtures("bulk")
@@ -563,8 +559,9 @@ def test_puts_go_on_without_memory_for_the_catalog(
 
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("suffix", [".cat.tmp", "(scratch file)", ".cat"])
-def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(suffix: str, base: Path) -> None:
-    model = made(base)
+def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(
+    suffix: str, base: Path, model: Model
+) -> None:
     before = path_of(base, ".cat").read_bytes()
     names = [b"x%d" % i for i in range(20 if suffix == ".cat" else FILES)]
     c = winkfs.open(base, "a")
@@ -586,8 +583,9 @@ def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(suffix: str, bas
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("nth", [1, 3])
 @pytest.mark.parametrize("suffix", [".cat.tmp", ".cat"])
-def test_a_death_while_writing_the_catalog_loses_no_file(suffix: str, nth: int, base: Path) -> None:
-    model = made(base)
+def test_a_death_while_writing_the_catalog_loses_no_file(
+    suffix: str, nth: int, base: Path, model: Model
+) -> None:
     names = [b"x%d" % i for i in range(20 if suffix == ".cat" else FILES)]
     model |= dict.fromkeys(names, b"1")
     then = base.with_name("then") / "c"
@@ -605,8 +603,7 @@ def test_a_death_while_writing_the_catalog_loses_no_file(suffix: str, nth: int, 
 
 
 @pytest.mark.usefixtures("bulk")
-def test_ctrl_c_while_writing_the_catalog_loses_no_file(base: Path) -> None:
-    model = made(base)
+def test_ctrl_c_while_writing_the_catalog_loses_no_file(base: Path, model: Model) -> None:
     names = [b"x%d" % i for i in range(FILES)]
 
     def interrupt() -> None:
@@ -622,8 +619,7 @@ def test_ctrl_c_while_writing_the_catalog_loses_no_file(base: Path) -> None:
 
 
 @pytest.mark.usefixtures("bulk")
-def test_a_reader_goes_on_while_closes_write_the_catalog(base: Path) -> None:
-    model = made(base)
+def test_a_reader_goes_on_while_closes_write_the_catalog(base: Path, model: Model) -> None:
     with winkfs.open(base) as reader:
         for turn in range(6):
             listed = reader.names()
@@ -637,9 +633,8 @@ def test_a_reader_goes_on_while_closes_write_the_catalog(base: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_large_files_do_not_keep_a_close_from_the_catalog(base: Path) -> None:
+def test_large_files_do_not_keep_a_close_from_the_catalog(base: Path, model: Model) -> None:
     """What is in memory needs not be read again."""
-    model = made(base)
     with winkfs.open(base, "a") as c:
         c.put("large", bytes(6 << 20))
     assert tail_of(base, ".cat") == 0
@@ -659,8 +654,7 @@ def test_small_runs_that_closes_add_are_joined(base: Path, monkeypatch: pytest.M
     check_catalog(base, names)
 
 
-def test_a_close_after_tombstones_of_names_that_were_not_there(base: Path) -> None:
-    model = made(base)
+def test_a_close_after_tombstones_of_names_that_were_not_there(base: Path, model: Model) -> None:
     with winkfs.open(base, "a") as c:
         c.append_tombstones(["never", "seen"])
     assert tail_of(base, ".cat") == 0
@@ -669,8 +663,7 @@ def test_a_close_after_tombstones_of_names_that_were_not_there(base: Path) -> No
 
 
 @pytest.mark.usefixtures("few")
-def test_names_from_the_tail_enter_the_catalog_once(base: Path) -> None:
-    model = made(base)
+def test_names_from_the_tail_enter_the_catalog_once(base: Path, model: Model) -> None:
     for names in (sorted(model)[:10], sorted(model)[10:11], sorted(model)[11:12]):
         with winkfs.open(base, "a") as c:
             for name in names:
@@ -683,11 +676,9 @@ def test_names_from_the_tail_enter_the_catalog_once(base: Path) -> None:
 
 def test_a_damaged_catalog_of_many_files_is_dropped_by_a_close(base: Path) -> None:
     model = [f"f{i}" for i in range(2 * MANY)]
-    with winkfs.create(base) as c:
-        c.put_many((name, b"1") for name in model)
+    make(base, ((name, b"1") for name in model))
     patch(path_of(base, ".cat"), 8192 + 40, b"\xff" * 40)
     more = [f"x{i}" for i in range(2 * MANY)]
     put_many(base, more)
     assert not path_of(base, ".cat").exists()
-    with winkfs.open(base) as c:
-        assert len(list(c.names())) == len(model) + len(more)
+    assert len(names_of(base)) == len(model) + len(more)

@@ -11,7 +11,16 @@ from pathlib import Path
 import container_checks
 import oracle_kitchen
 import pytest
-from container_checks import assert_sound, contents, copy_files, flip, path_of
+from container_checks import (
+    assert_sound,
+    contents_of,
+    copy_files,
+    flip,
+    make,
+    path_of,
+    put,
+    read,
+)
 from folders import MEMORY
 from oracle_faults import FAULTS
 from oracle_kitchen import Kitchen
@@ -154,8 +163,7 @@ def test_a_derived_file_that_is_not_believed_is_no_damage(
 ) -> None:
     model = plant(fault, kitchen, base)
     assert problems(base) == []
-    with winkfs.open(base) as container:
-        assert contents(container) == model
+    assert contents_of(base) == model
     winkfs.reindex(base)
     assert_sound(base, model)
 
@@ -224,8 +232,7 @@ def test_the_report_counts(base: Path) -> None:
 
 @pytest.mark.slow
 def test_a_thousand_problems_are_named_and_the_rest_counted(base: Path) -> None:
-    with winkfs.create(base) as container:
-        container.put_many((f"{i}", b"x") for i in range(600))
+    make(base, ((f"{i}", b"x") for i in range(600)))
     raw = bytearray(path_of(base, ".data").read_bytes())
     for entry in check(base).entries:
         if entry.key.endswith(b"/D0"):
@@ -467,15 +474,13 @@ def test_random_bytes_behind_a_good_superblock(base: Path) -> None:
     dice = random.Random(3)
     winkfs.create(base).close()
     for _ in range(40):
-        with winkfs.open(base, "a") as container:
-            container.put("a", b"1")
+        put(base, "a", b"1")
         size = dice.choice([0, 1, 10, 300, 5000])
         raw = path_of(base, ".data").read_bytes()
         path_of(base, ".data").write_bytes(raw[:4096] + dice.randbytes(len(raw) - 4096 + size))
         assert problems(base)
         try:
-            with winkfs.open(base) as container:
-                assert container.read("a") == b"1"
+            assert read(base, "a") == b"1"
         except (CorruptError, FileNotFoundError) as error:
             assert "\n" not in str(error)
         path_of(base, ".data").write_bytes(raw)
@@ -492,16 +497,13 @@ def test_an_unreadable_derived_file_is_named(suffix: str, base: Path) -> None:
 
 def test_a_put_over_a_deleted_inode_leaves_one_cell(base: Path) -> None:
     """Only its delflag says that the file is gone, and the index still has it."""
-    with winkfs.create(base, classic=True) as container:
-        container.put_many([("a", b"1"), ("b", b"2")])
+    make(base, [("a", b"1"), ("b", b"2")], classic=True)
     with winkfs.open(base) as reader:
         pos = reader.store.index.lookup(b"a/I0")
     data = Path(f"{base}.data")
     raw = bytearray(data.read_bytes())
     raw[pos] = 1
     data.write_bytes(raw)
-    with winkfs.open(base, "a") as container:
-        container.put("a", b"new")
+    put(base, "a", b"new")
     assert [line for line in problems(base) if "cells" in line] == []
-    with winkfs.open(base) as container:
-        assert container.read("a") == b"new"
+    assert read(base, "a") == b"new"

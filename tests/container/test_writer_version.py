@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from container_checks import superblock_of
+from container_checks import make, put, put_many, read, superblock_of
 
 import winkfs
 from winkformats.kv.superblock import (
@@ -43,8 +43,7 @@ def golden(tmp_path):
 def test_new_files_have_it(tmp_path, options):
     if "compress" in options:
         pytest.importorskip("zstandard")
-    with winkfs.create(tmp_path / "c", **options) as c:
-        c.put("a", b"content")
+    make(tmp_path / "c", {"a": b"content"}, **options)
     files = [path for path in tmp_path.iterdir() if path.suffix != ".lock"]
     assert len(files) == (4 if options.get("ao") else 3)
     for path in files:
@@ -52,8 +51,7 @@ def test_new_files_have_it(tmp_path, options):
 
 
 def test_a_classic_container_has_only_specified_variables(tmp_path):
-    with winkfs.create(tmp_path / "c", classic=True) as c:
-        c.put("a", b"content")
+    make(tmp_path / "c", {"a": b"content"}, classic=True)
     assert [writer_of(path) for path in tmp_path.glob("c.*") if path.suffix != ".lock"] == [
         None
     ] * 2
@@ -66,19 +64,16 @@ def test_the_last_writer_counts(golden, monkeypatch, change):
     if change == "compact":
         compact(base)
     else:
-        with winkfs.open(base, "a") as c:
-            c.put_many((f"new{i}", b"content") for i in range(20))
+        put_many(base, ((f"new{i}", b"content") for i in range(20)))
     assert writer_of(f"{base}.data") == writer_of(f"{base}.cat") == "9.8.7"
 
 
 def test_a_container_from_before_gets_it_at_the_next_sync(golden):
     base = golden("sums")
     assert writer_of(f"{base}.data") is None
-    with winkfs.open(base) as c:
-        assert c.read("a.txt") == b"replaced"
+    assert read(base, "a.txt") == b"replaced"
     assert writer_of(f"{base}.data") is None  # a reader writes nothing
-    with winkfs.open(base, "a") as c:
-        c.put("new", b"content")
+    put(base, "new", b"content")
     assert writer_of(f"{base}.data") == VERSION
 
 
@@ -93,8 +88,7 @@ def test_it_gives_way_to_what_a_reader_needs(tmp_path):
     data = path.read_bytes()
     path.write_bytes(data.replace(b"it will be", b"it was not"))
     repair(base, apply=True)
-    with winkfs.open(base, "a") as c:
-        c.put("b", b"content")
+    put(base, "b", b"content")
     block = superblock_of(f"{base}.data")
     assert {"COLUMNS", "CUTID", "INCHAIN"} <= block.keys()
     assert len(block) <= MAX_VARIABLES
@@ -102,6 +96,5 @@ def test_it_gives_way_to_what_a_reader_needs(tmp_path):
 
 
 def test_it_is_shown_as_text(tmp_path):
-    with winkfs.create(tmp_path / "c") as c:
-        c.put("a", b"content")
+    make(tmp_path / "c", {"a": b"content"})
     assert superblock_of(tmp_path / "c.data").record()[WRITER] == VERSION

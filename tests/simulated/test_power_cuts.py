@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from constants import leave_tails, make_chains, shrink
-from container_checks import files_of
+from container_checks import delete, files_of, make
 from lives import VARIANTS, Life
 from simulated.disk import Event, SimulatedDisk
 from simulated.harness import repeatable
@@ -86,17 +86,25 @@ def test_every_image_of_what_else_only_large_containers_have(
     Life.lives(kind, seed, images[soak])
 
 
-def test_a_container_that_was_made_is_there() -> None:
-    disk = SimulatedDisk(1)
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk(1)
+
+
+@pytest.fixture
+def base(disk: SimulatedDisk) -> str:
+    return f"{disk.path}/c"
+
+
+def test_a_container_that_was_made_is_there(disk: SimulatedDisk) -> None:
     create_files(f"{disk.path}/c", new_superblock(ao=False, timemp=60, classic=False, htalgo=None))
     for _ in range(50):
         image = disk.crash()
         assert files_of(f"{image.path}/c") == {}
 
 
-def test_a_torn_second_superblock_restores_nothing_unsynced() -> None:
+def test_a_torn_second_superblock_restores_nothing_unsynced(disk: SimulatedDisk) -> None:
     """The second is written after the sync, so it may be torn while more is being written."""
-    disk = SimulatedDisk(1)
     with winkfs.create(f"{disk.path}/c") as container:
         container.put("a", b"acknowledged")
         container.sync()
@@ -112,13 +120,12 @@ def test_a_torn_second_superblock_restores_nothing_unsynced() -> None:
 
 @pytest.mark.parametrize("replayed", [True, False])
 def test_a_write_that_fails_leaves_the_counters_of_the_last_sync(
-    replayed: bool, monkeypatch: pytest.MonkeyPatch
+    replayed: bool, disk: SimulatedDisk, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is counted anew is right before the superblock says that it is."""
     shrink(monkeypatch, "the index", replayed=1 if replayed else 1 << 30)
-    disk = SimulatedDisk(1)
     images: list[SimulatedDisk] = []
-    with winkfs.create(f"{disk.path}/c") as container:
+    with winkfs.create(base) as container:
         container.put("a", b"acknowledged")
         container.sync()
         disk.arm("write", 1, errno.ENOSPC)  # before a thread can write
@@ -138,9 +145,10 @@ def test_a_write_that_fails_leaves_the_counters_of_the_last_sync(
 
 @pytest.mark.parametrize("how", ["interrupted", "failed"])
 @pytest.mark.parametrize("end", ["abort", "close"])
-def test_a_sync_without_its_superblock_counts_only_when_repeated(end: str, how: str) -> None:
+def test_a_sync_without_its_superblock_counts_only_when_repeated(
+    end: str, how: str, disk: SimulatedDisk
+) -> None:
     """Its entries are on the disk: they must not be the last of the file."""
-    disk = SimulatedDisk(1)
     container = winkfs.create(f"{disk.path}/c")
     container.put("a", b"1")
     container.sync()
@@ -164,11 +172,10 @@ def test_a_sync_without_its_superblock_counts_only_when_repeated(end: str, how: 
             assert reader.notes == []
 
 
-def test_entries_known_to_the_index_alone_are_kept_by_reindex() -> None:
-    disk = SimulatedDisk(1)
-    base = f"{disk.path}/c"
-    with winkfs.create(base) as container:
-        container.put("a", b"1")
+def test_entries_known_to_the_index_alone_are_kept_by_reindex(
+    disk: SimulatedDisk, base: str
+) -> None:
+    make(base, {"a": b"1"})
     directory, name = locate(base)
     with directory.open(f"{name}.data") as storage:
         older = storage.read(0, 2 * HALF)
@@ -184,10 +191,10 @@ def test_entries_known_to_the_index_alone_are_kept_by_reindex() -> None:
     assert winkfs.verify(base).problems == []
 
 
-def test_a_file_whose_name_may_not_be_durable_is_not_writable() -> None:
+def test_a_file_whose_name_may_not_be_durable_is_not_writable(
+    disk: SimulatedDisk, base: str
+) -> None:
     """After a failed sync of a directory a later one says nothing about the names before."""
-    disk = SimulatedDisk(1)
-    base = f"{disk.path}/c"
     with winkfs.create(base) as container:
         container.put("a", b"1")
         container.put("b", b"2")
@@ -199,8 +206,7 @@ def test_a_file_whose_name_may_not_be_durable_is_not_writable() -> None:
     with pytest.raises(NotAllowed, match="run winkfs compact again"):
         winkfs.open(base, "a")
     compact(base)
-    with winkfs.open(base, "a") as container:
-        container.delete("a")
+    delete(base, "a")
     for _ in range(50):
         image = disk.crash()
         assert list(files_of(f"{image.path}/c")) == ["b"]
@@ -242,9 +248,9 @@ def mounted(base: str, *names: bytes) -> ContainerSource:
 
 
 @pytest.mark.parametrize("call", ["write", "truncate", "create"])
-def test_a_half_failed_mount_change_is_in_the_name_order(call: str) -> None:
-    disk = SimulatedDisk(1)
-    base = f"{disk.path}/c"
+def test_a_half_failed_mount_change_is_in_the_name_order(
+    call: str, disk: SimulatedDisk, base: str
+) -> None:
     with repeatable(1):
         source = mounted(base, b"a", b"b")
         id = source.lookup(source.root, b"b").id
@@ -262,9 +268,9 @@ def test_a_half_failed_mount_change_is_in_the_name_order(call: str) -> None:
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_a_name_restored_by_a_failed_sync_is_in_the_name_order(asked: bool) -> None:
-    disk = SimulatedDisk(1)
-    base = f"{disk.path}/c"
+def test_a_name_restored_by_a_failed_sync_is_in_the_name_order(
+    asked: bool, disk: SimulatedDisk, base: str
+) -> None:
     with repeatable(1):
         source = mounted(base)
         source.create(source.root, b"new", 0o644, 0, 0)
@@ -282,12 +288,9 @@ class Killed(BaseException):
     pass
 
 
-def test_a_writer_makes_the_name_of_its_file_durable() -> None:
+def test_a_writer_makes_the_name_of_its_file_durable(disk: SimulatedDisk, base: str) -> None:
     """A compaction that is killed just before its last sync leaves a name that is not."""
-    disk = SimulatedDisk(1)
-    base = f"{disk.path}/c"
-    with winkfs.create(base) as container:
-        container.put("a", b"1")
+    make(base, {"a": b"1"})
     seen: list[str] = []
 
     def kill(event: Event) -> None:
