@@ -78,11 +78,6 @@ def stat_of(base: str | Path, name: str) -> winkfs.Stat:
         return opened.stat(name)
 
 
-def names(base: Path) -> list[str]:
-    with winkfs.open(base) as c:
-        return sorted(c.names())
-
-
 def files_beside(base: Path) -> list[str]:
     return sorted(p.name for p in base.parent.iterdir() if p.name.startswith(base.name))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import stored
 from commands import Run
+from refusals import each_raises
 from simulated.disk import Event, SimulatedDisk
 
 import winkfs
@@ -301,16 +302,15 @@ def test_what_is_no_backup_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "folder/x").touch()
     (tmp_path / "broken.data").touch()
     (tmp_path / "broken.backup").write_text("{")
-    for dest in ("other", "folder", "broken"):
-        with pytest.raises(FileExists):
-            backup(base, tmp_path / dest)
-    for dest in ("./c", "c/below"):
-        with pytest.raises(Refusal, match="itself"):
-            backup(base, f"{tmp_path}/{dest}")
-    with pytest.raises(Refusal, match="earlier states"):
-        backup(base, tmp_path / "new", state=1)
-    with pytest.raises(FileNotFoundError):
-        backup(tmp_path / "missing", tmp_path / "new")
+    each_raises(
+        (FileExists, None, lambda: backup(base, tmp_path / "other")),
+        (FileExists, None, lambda: backup(base, tmp_path / "folder")),
+        (FileExists, None, lambda: backup(base, tmp_path / "broken")),
+        (Refusal, "itself", lambda: backup(base, f"{tmp_path}/./c")),
+        (Refusal, "itself", lambda: backup(base, f"{tmp_path}/c/below")),
+        (Refusal, "earlier states", lambda: backup(base, tmp_path / "new", state=1)),
+        (FileNotFoundError, None, lambda: backup(tmp_path / "missing", tmp_path / "new")),
+    )
     assert not (tmp_path / "new.data").exists() and not (tmp_path / "new.lock").exists()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import stored
-from trees import files_beside, names, snapshot, stat_of
+from trees import files_beside, snapshot, stat_of
 
 import winkfs
 from winkformats.errors import FormatError
@@ -100,7 +100,7 @@ def test_tar_names_are_cleaned_and_those_that_climb_are_refused(
         member("./", tarfile.DIRTYPE),
     )
     report = pack(tar, tmp_path / "c", note=notes.append)
-    assert names(tmp_path / "c") == ["a/b", "abs", "dot", "m" * 65_000]
+    assert stored.names(tmp_path / "c") == ["a/b", "abs", "dot", "m" * 65_000]
     assert [n.name for n in notes if n.failed] == [b"../up", b"x/../../up", b"n" * 65_001]
     assert "65,000" in notes[2].what
     assert (report.left_out, report.failed) == (2, 3)
@@ -163,4 +163,4 @@ def test_a_tar_whose_first_name_is_the_magic_of_another_kind(tmp_path: Path, mod
         tar.addfile(member("WARC/1.0"))
         tar.addfile(member("PK\3\4"))
     pack(tmp_path / "t", tmp_path / "c")
-    assert names(tmp_path / "c") == ["PK\3\4", "WARC/1.0"]
+    assert stored.names(tmp_path / "c") == ["PK\3\4", "WARC/1.0"]

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stored
@@ -21,13 +22,15 @@ from winkfs.archive.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, un
 from winkfs.dataset.maintain import adopt
 
 
-def container(tmp_path: Path, *files: tuple[object, ...]) -> Path:
-    with winkfs.create(tmp_path / "c") as c:
-        for name, data, *kind in files:
-            c.put(name, data, ftype=kind[0] if kind else winkfs.FileType.FILE)  # type: ignore[arg-type]
-    return tmp_path / "c"
+def container(folder: Path, *files: tuple[Any, ...], **options: int) -> Path:
+    """A container of files: name, content, type, mode."""
+    with winkfs.create(folder / "c") as c:
+        for name, data, *more in files:
+            c.put(name, data, **dict(zip(("ftype", "mode"), more, strict=False)), **options)
+    return folder / "c"
 
 
+FILE = winkfs.FileType.FILE
 NO_PATHS = {
     "../up": "@../up", "/abs": "@/abs", "a/../../up": "a/@../@../up", "a//b": "a/@/b",
     "./a": "@./a", "a/.": "a/@.", "..": "@..", ".": "@.", "a/": "a/@", "@": "@@", "@file": "@@file",
@@ -35,7 +38,7 @@ NO_PATHS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", [winkfs.FileType.FILE, LINK, DIR])
+@pytest.mark.parametrize("kind", [FILE, LINK, DIR])
 @pytest.mark.parametrize("name", NO_PATHS)
 def test_a_name_that_is_no_path_leads_out_of_no_directory(
     tmp_path: Path, name: str, kind: winkfs.FileType, notes: list[Note]
@@ -45,7 +48,7 @@ def test_a_name_that_is_no_path_leads_out_of_no_directory(
     data = b"" if kind == DIR else b"target"
     base = container(tmp_path, (name, data, kind), ("good", b"1"))
     report = unpack(base, tmp_path / "in/out", note=notes.append)
-    assert (notes, report.failed, report.files) == ([], 0, 2 if kind == winkfs.FileType.FILE else 1)
+    assert (notes, report.failed, report.files) == ([], 0, 2 if kind == FILE else 1)
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".lock") == [
         "c.cat", "c.data", "c.idx", "in",
     ]  # fmt: skip
@@ -79,7 +82,7 @@ def test_names_too_long_for_a_path_are_skipped_and_reported(
 def test_a_file_goes_into_the_directory_of_its_name(
     tmp_path: Path, order: tuple[str, ...], link: bool
 ) -> None:
-    kind = LINK if link else winkfs.FileType.FILE
+    kind = LINK if link else FILE
     base = container(tmp_path, *((name, name.encode(), kind) for name in order))
     for force in (False, True):
         notes: list[Note] = []
@@ -182,15 +185,13 @@ def test_hard_link_to_a_file_outside_is_not_written_through(tmp_path: Path) -> N
 
 
 def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
-    with winkfs.create(tmp_path / "c") as c:
-        for name, mode in {"a": 0o666, "b": 0o400, "s": 0o4711}.items():
-            c.put(name, b"1", mode=mode)
-        c.put("d", b"", ftype=DIR, mode=0o1777)
-        c.put("d/closed", b"", ftype=DIR, mode=0o555)
-        c.put("d/closed/inside", b"1")
+    base = container(
+        tmp_path, ("a", b"1", FILE, 0o666), ("b", b"1", FILE, 0o400), ("s", b"1", FILE, 0o4711),
+        ("d", b"", DIR, 0o1777), ("d/closed", b"", DIR, 0o555), ("d/closed/inside", b"1"),
+    )  # fmt: skip
     old = os.umask(0o077)
     try:
-        unpack(tmp_path / "c", tmp_path / "out", same_permissions=True)
+        unpack(base, tmp_path / "out", same_permissions=True)
     finally:
         os.umask(old)
     assert modes(tmp_path / "out", "a", "b", "s", "d", "d/closed") == [
@@ -203,13 +204,12 @@ def modes(root: Path, *names: str) -> list[int]:
 
 
 def test_set_id_and_sticky_bits_are_kept_only_when_asked(tmp_path: Path, notes: list[Note]) -> None:
-    with winkfs.create(tmp_path / "c") as c:
-        for name, mode in {"u": 0o4755, "g": 0o2711, "t": 0o1644}.items():
-            c.put(name, b"1", mode=mode)
-        c.put("d", b"", ftype=DIR, mode=0o2775)
-        c.put("tmp", b"", ftype=DIR, mode=0o1777)
+    base = container(
+        tmp_path, ("u", b"1", FILE, 0o4755), ("g", b"1", FILE, 0o2711), ("t", b"1", FILE, 0o1644),
+        ("d", b"", DIR, 0o2775), ("tmp", b"", DIR, 0o1777),
+    )  # fmt: skip
     names = ("u", "g", "t", "d", "tmp")
-    report = unpack(tmp_path / "c", tmp_path / "out", note=notes.append)
+    report = unpack(base, tmp_path / "out", note=notes.append)
     assert modes(tmp_path / "out", *names) == [0o755, 0o711, 0o644, 0o775, 0o755]
     assert sorted(n.name.decode() for n in notes) == sorted(names)
     assert {(n.what, n.failed, n.often) for n in notes} == {(NO_SPECIAL, False, True)}
@@ -257,15 +257,12 @@ def test_links_through_links_do_not_lead_out(tmp_path: Path) -> None:
         assert path.resolve().is_relative_to(tmp_path / "x/out")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_owners_are_not_given_where_they_are_not_wanted(tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
-    with winkfs.create(tmp_path / "c") as c:
-        c.put("a", b"1", uid=1234, gid=5678)
-        c.put("l", b"a", ftype=LINK, uid=1234, gid=5678)
-        c.put("d", b"", ftype=DIR, uid=1234, gid=5678)
-    unpack(tmp_path / "c", tmp_path / "out")
-    unpack(tmp_path / "c", tmp_path / "mine", same_owner=False)
+    files = (("a", b"1"), ("l", b"a", LINK), ("d", b"", DIR))
+    base = container(tmp_path, *files, uid=1234, gid=5678)
+    unpack(base, tmp_path / "out")
+    unpack(base, tmp_path / "mine", same_owner=False)
     for name in ("a", "l", "d"):
         assert (tmp_path / "out" / name).lstat().st_uid == 1234
         assert (tmp_path / "mine" / name).lstat().st_gid == 0
@@ -324,12 +321,10 @@ def test_unpack_by_a_user_closes_directories_and_drops_set_id(place: Path) -> No
 
 
 def test_a_directory_closed_to_its_owner_gets_its_mode_last(place: Path, notes: list[Note]) -> None:
-    with winkfs.create(place / "c") as c:
-        c.put("shut", b"", ftype=DIR, mode=0)
-        c.put("shut/below", b"", ftype=DIR, mode=0o500, mtime=7)
-        for i in range(2 * OPEN_PARENTS):  # so that `below` has to be opened anew
-            c.put(f"{i}", b"", ftype=DIR)
-    unpack(place / "c", place / "out", note=notes.append)
+    others = [(f"{i}", b"", DIR) for i in range(2 * OPEN_PARENTS)]  # `below` is opened anew
+    closed = ("shut", b"", DIR, 0), ("shut/below", b"", DIR, 0o500)
+    base = container(place, *closed, *others, mtime=7)
+    unpack(base, place / "out", note=notes.append)
     assert notes == []
     shut = place / "out/shut"
     assert stat.S_IMODE(shut.stat().st_mode) == 0

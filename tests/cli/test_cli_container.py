@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import stored
 from commands import PROGRAM, Run, listed, on_a_terminal, one_line
+from folders import write_files
 
 import winkfs
 
@@ -40,9 +41,7 @@ def test_create_makes_the_variant(
 
 
 def test_pack_and_unpack(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "t/sub").mkdir(parents=True)
-    (tmp_path / "t/sub/a.txt").write_bytes(b"1")
-    (tmp_path / "t/b.bak").write_bytes(b"2")
+    write_files(tmp_path / "t", {"sub/a.txt": b"1", "b.bak": b"2"})
     os.mkfifo(tmp_path / "t/pipe")
     done = run("pack", "t", "c", "--exclude", "*.bak", "--json")
     assert done.status == 0
@@ -79,9 +78,7 @@ def test_unpack_reports_a_common_problem_once(run: Run) -> None:
 
 
 def test_update_prints_what_changed(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
-    for name in "abc":
-        (tmp_path / "t" / name).write_bytes(name.encode())
+    write_files(tmp_path / "t", {"a": b"a", "b": b"b", "c": b"c"})
     run("pack", "t", "c")
     (tmp_path / "t/a").write_bytes(b"new")
     (tmp_path / "t/b").chmod(0o600)
@@ -106,8 +103,7 @@ def test_unpack_counts_damage_in_json_and_refuses_a_dash(run: Run, base: str) ->
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_pack_ends_with_a_line_on_a_terminal(tmp_path: Path, quiet: bool) -> None:
-    (tmp_path / "t/d").mkdir(parents=True)
-    (tmp_path / "t/a").write_bytes(bytes(1234))
+    write_files(tmp_path / "t", {"a": bytes(1234)}).joinpath("d").mkdir()
     words = [*PROGRAM, "pack", "t", "c", *(["-q"] if quiet else [])]
     shown = on_a_terminal("stderr", *words, cwd=tmp_path)
     line = rb"winkfs: 1 file, 1 directory: 1.21 KiB in \d+\.\d s\r\n"
@@ -116,28 +112,23 @@ def test_pack_ends_with_a_line_on_a_terminal(tmp_path: Path, quiet: bool) -> Non
 
 
 def test_pack_of_standard_input(tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t/a").write_bytes(b"1")
+    write_files(tmp_path / "t", {"a": b"1"})
     program = " ".join(f"'{word}'" for word in PROGRAM)
     for options, ao in (("-c", ""), ("-cz", "--ao")):
         subprocess.run(
             ["bash", "-ec", f"tar {options} t | {program} pack - c{options} {ao}"],
             cwd=tmp_path, check=True,
         )  # fmt: skip
-        with winkfs.open(tmp_path / f"c{options}") as c:
-            assert c.read("t/a") == b"1"
+        assert stored.files(tmp_path / f"c{options}")["t/a"] == b"1"
     subprocess.run(
         ["bash", "-ec", f"cd t; find -print0 | {program} pack . ../l --files-from -"],
         cwd=tmp_path, check=True, capture_output=True,
     )  # fmt: skip
-    with winkfs.open(tmp_path / "l") as c:
-        assert list(c.names()) == ["a"]
+    assert stored.names(tmp_path / "l") == ["a"]
 
 
 def test_pack_with_a_failure_has_status_1_and_packs_the_rest(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t/a").write_bytes(b"1")
-    (tmp_path / "list").write_bytes(b"a\ngone\n")
+    write_files(tmp_path, {"t/a": b"1", "list": b"a\ngone\n"})
     done = run("pack", "t", "c", "--files-from", "list")
     first, last = done.err.splitlines()
     assert (done.status, first) == (1, "winkfs: gone: vanished before it was read")

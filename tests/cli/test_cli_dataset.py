@@ -19,7 +19,7 @@ from pathlib import Path
 import datasets
 import pytest
 import stored
-from commands import PROGRAM, Run, listed, one_line
+from commands import PROGRAM, Run, listed, one_line, session
 from constants import shrink
 from interrupts import Interrupter
 from private import packages
@@ -65,13 +65,11 @@ def test_files_are_taken_out_as_of_a_container(run: Run, root: str) -> None:
 
 def test_changes_are_generations(run: Run, root: str) -> None:
     assert run("put", root, "new", stdin=b"content") == (0, b"", "")
-    assert run("rm", root, "docs/b").status == 0
-    assert run("mv", root, "docs", "texts").status == 0
+    session(run, f"$ rm {root} docs/b\n$ mv {root} docs texts\n")
     assert sorted(listed(run("ls", root))) == ["new", "texts/c"]
     assert json.loads(run("info", "--json", root).out)["generation"] == 5
     assert "whole files only" in one_line(run("append", root, "new", stdin=b"more"))
-    assert run("verify", root).status == 0
-    assert run("reindex", root).out == b"2 files indexed\n"
+    session(run, f"$ verify {root}\n...\n$ reindex {root}\n2 files indexed\n")
 
 
 @pytest.mark.parametrize(
@@ -104,8 +102,15 @@ def test_what_goes_wrong_is_one_line(run: Run, root: str, command: list[str], wh
 
 def test_compact_history_and_vacuum(run: Run, root: str) -> None:
     before = run("cat", root, "*").out
-    assert b"2 shards" in run("dataset", "compact", root).out
-    assert run("dataset", "compact", root).out == b"nothing to do\n"
+    session(
+        run,
+        f"""
+        $ dataset compact {root}
+        ...2 shards...
+        $ dataset compact {root}
+        nothing to do
+        """,
+    )
     assert run("cat", root, "*").out == before
     done = json.loads(run("dataset", "rebalance", root, "--shards", "2", "--json").out)
     assert done["removed"] == 1
@@ -124,9 +129,8 @@ def test_compact_history_and_vacuum(run: Run, root: str) -> None:
 
 
 def test_compact_prints_what_it_would_save(run: Run, root: str) -> None:
-    would = run("dataset", "compact", root, "--dry-run")
-    assert b"2 shards of" in would.out
-    assert b"would become about 1 of" in would.out
+    plan = "...2 shards of ...would become about 1 of..."
+    session(run, f"$ dataset compact {root} --dry-run\n{plan}\n")
     told = json.loads(run("dataset", "compact", root, "--dry-run", "--json").out)
     did = json.loads(run("dataset", "compact", root, "--json").out)
     assert (told["dry_run"], did["dry_run"]) == (True, False)
@@ -275,11 +279,9 @@ def test_update_replaces_and_adds(run: Run, tree: Path) -> None:
 
 
 def test_data_set_inside_of_what_is_packed_is_left_out(run: Run, tree: Path) -> None:
-    assert run("pack", tree, tree / "new", "--shards", 2).status == 0
-    names = listed(run("ls", tree / "new"))
-    assert not [name for name in names if name.startswith("new")]
-    assert run("pack", tree, tree / "new", "--update", "--exclude", "d*").status == 0
-    assert not [name for name in listed(run("ls", tree / "new")) if name.startswith("new")]
+    for options in (("--shards", 2), ("--update", "--exclude", "d*")):
+        assert run("pack", tree, tree / "new", *options).status == 0
+        assert not [name for name in listed(run("ls", tree / "new")) if name.startswith("new")]
 
 
 def test_what_cannot_be_packed_is_noted_and_the_rest_is(run: Run, tree: Path) -> None:

@@ -381,8 +381,7 @@ def test_rm_of_a_glob_takes_directories_after_what_is_in_them(run: Run) -> None:
     with winkfs.create("t") as c:
         for name in ("d", "d/e", "d/e/f", "other"):
             c.mkdir(name)
-        c.put("d/e/f/file", b"1")
-        c.put("other/file", b"1")
+        c.put_many([("d/e/f/file", b"1"), ("other/file", b"1")])
     done = run("rm", "t", "d*", "other")
     assert done.status == 1 and "other: is a directory" in done.err
     assert listed(run("ls", "t")) == ["other", "other/file"]
