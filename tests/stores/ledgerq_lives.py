@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import ledgerq_oracle
 from simulated import harness
 from simulated.disk import Event, SimulatedDisk
-from simulated.harness import Wrong
 
 from winkformats.disk.paths import directory_of
 from winkfs.stores.ledgerq.queue import Queue, create
@@ -117,8 +116,7 @@ class Life(harness.Life):
         if new:
             for name in NAMES:
                 self.set(id, PENDING, name)
-        elif id not in self.sent:
-            raise Wrong(f"a key of message {id}, which was never there")
+        assert id in self.sent, f"a key of message {id}, which was never there"
 
     def name(self) -> str:
         return self.rng.choice(NAMES)
@@ -133,8 +131,9 @@ class Life(harness.Life):
             self.set(message.id, GONE, name)
 
     def took(self, id: int, name: str) -> None:
-        if self.now[name].get(id) != PENDING:
-            raise Wrong(f"{name}: {id} was handed out, which is {self.now[name].get(id)}")
+        assert self.now[name].get(id) == PENDING, (
+            f"{name}: {id} was handed out, which is {self.now[name].get(id)}"
+        )
 
     def pop_many(self) -> None:
         name, count = self.name(), self.rng.randint(1, 15)
@@ -206,8 +205,7 @@ class Life(harness.Life):
             self.queues.append(self.open())
         self.queue = self.queues[0]
         self.compare(self.queue, "after a close", exactly=True)
-        if self.queue.problems:
-            raise Wrong(f"after a close: {self.queue.problems}")
+        assert not self.queue.problems, f"after a close: {self.queue.problems}"
 
     def abandon(self) -> None:
         """The process ends: what it did not write is lost, what it did the disk may not have."""
@@ -237,31 +235,27 @@ class Life(harness.Life):
         messages = list(queue.messages(consumer=name))  # takes up what others did
         leased = set(queue.state.cursors[name].leased)
         for message in messages:
-            if (message.payload, message.priority) not in self.sent.get(message.id, ()):
-                raise Wrong(f"{where}: {message.id} has another payload")
-            if message.id in found:
-                raise Wrong(f"{where}: {message.id} comes twice")
+            assert (message.payload, message.priority) in self.sent.get(message.id, ()), (
+                f"{where}: {message.id} has another payload"
+            )
+            assert message.id not in found, f"{where}: {message.id} comes twice"
             found.add(message.id)
             lane = message.priority if queue.by_priority else 0
             if message.id not in leased:
-                if order.get(lane, 0) > message.id:
-                    raise Wrong(f"{where}: {message.id} comes late")
+                assert order.get(lane, 0) <= message.id, f"{where}: {message.id} comes late"
                 order[lane] = message.id
         there = {m.id for m in queue.all_messages() if m.expires is None} if leased else set()
         return found | leased & there
 
     def compare(self, queue: Queue, where: str, *, exactly: bool) -> None:
         for name in NAMES:
-            if name not in queue.state.cursors:
-                raise Wrong(f"{where}: the consumer {name} is lost")
+            assert name in queue.state.cursors, f"{where}: the consumer {name} is lost"
             found = self.pending(queue, name, where)
             for id in self.sent:
                 state = self.now[name].get(id, NONE)
                 allowed = [state] if exactly else self.since[name].get(id, [state])
-                if (id in found) != (PENDING in allowed) and not (
-                    id not in found and set(allowed) - {PENDING}
-                ):
-                    raise Wrong(f"{where}: {name!r} {id} is {id in found}, not {allowed}")
+                may = PENDING in allowed if id in found else set(allowed) != {PENDING}
+                assert may, f"{where}: {name!r} {id} is {id in found}, not {allowed}"
 
     def check(self, image: SimulatedDisk) -> None:
         """What an image shows to a looker and to a writer, and again to the next one."""
@@ -272,24 +266,22 @@ class Life(harness.Life):
             seen = [self.pending(looker, name, "image") for name in NAMES]
         writer = self.open(path)
         self.compare(writer, "image for a writer", exactly=False)
-        if [self.pending(writer, name, "image for a writer") for name in NAMES] != seen:
-            raise Wrong("a writer finds other messages than a looker")
+        assert [self.pending(writer, name, "image for a writer") for name in NAMES] == seen, (
+            "a writer finds other messages than a looker"
+        )
         id = writer.push(b"after")
         taken = {m.id for m in writer.pop_many(self.rng.choice((0, 3)))}
         writer.close()
         report = verify(path)
-        if report.problems:
-            raise Wrong(f"image: {report.problems}")
+        assert not report.problems, f"image: {report.problems}"
         self.oracle(image)
         self.sent[id].add((b"after", 0))
         with Queue(path) as again:
             wanted = [(seen[0] | {id}) - taken, seen[1] | {id}]
-            if again.problems:
-                raise Wrong(f"image again: {again.problems}")
+            assert not again.problems, f"image again: {again.problems}"
             found = [self.pending(again, name, "image again") for name in NAMES]
-            if found != wanted:
-                differ = [sorted(a ^ b) for a, b in zip(found, wanted, strict=True)]
-                raise Wrong(f"image again: it differs in {differ}")
+            differ = [sorted(a ^ b) for a, b in zip(found, wanted, strict=True)]
+            assert found == wanted, f"image again: it differs in {differ}"
         self.sent[id].discard((b"after", 0))
         if not self.sent[id]:
             del self.sent[id]

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from simulated import harness
 from simulated.disk import Event, SimulatedDisk
-from simulated.harness import Wrong
 
 from winkformats.disk.paths import directory_of
 from winkformats.errors import CorruptError
@@ -133,8 +132,7 @@ class Life(harness.Life):
         self.acknowledge()
         self.store = MessageStore(self.path, "a")
         self.compare(self.store, "after a close", exactly=True)
-        if self.store.problems:
-            raise Wrong(f"after a close: {self.store.problems}")
+        assert not self.store.problems, f"after a close: {self.store.problems}"
 
     def abandon(self) -> None:
         """The process ends: what it did not write is lost, what it did the disk may not have."""
@@ -161,21 +159,21 @@ class Life(harness.Life):
                 except CorruptError:
                     found[msg_id] = place.refs, b"damaged"
         count = len(found) + self.phantoms
-        if len(store) != count and (exactly or self.checked or not (self.since or self.phantoms)):
-            raise Wrong(f"{where}: {len(store)} messages, {len(found)} of ours")
+        assert len(store) == count or not (
+            exactly or self.checked or not (self.since or self.phantoms)
+        ), f"{where}: {len(store)} messages, {len(found)} of ours"
         bodies = store.read_many(sorted(found)) if exactly else []
-        if exactly and bodies != [found[msg_id][1] for msg_id in sorted(found)]:
-            raise Wrong(f"{where}: read_many reads otherwise")
+        assert not exactly or bodies == [found[msg_id][1] for msg_id in sorted(found)], (
+            f"{where}: read_many reads otherwise"
+        )
         for msg_id in IDS:
             allowed = [self.model.get(msg_id)] if exactly else self.since.get(msg_id)
             allowed = allowed or [self.acked.get(msg_id)]
             value = found.get(msg_id)
-            if value not in allowed:
-                if not exactly and not self.checked and self.is_torn(msg_id, value):
-                    continue
-                raise Wrong(
-                    f"{where}: {msg_id[0]} is {short(value)}, not {list(map(short, allowed))}"
-                )
+            torn = not exactly and not self.checked and self.is_torn(msg_id, value)
+            assert torn or value in allowed, (
+                f"{where}: {msg_id[0]} is {short(value)}, not {list(map(short, allowed))}"
+            )
 
     def is_torn(self, msg_id: bytes, value: Value) -> bool:
         """A message without a checksum that was not acknowledged may have any body."""
@@ -189,22 +187,22 @@ class Life(harness.Life):
         path = f"{image.path}/s"
         with MessageStore(path) as reader:
             self.compare(reader, "image", exactly=False)
-            if any("lost" in problem for problem in reader.problems):
-                raise Wrong(f"image: {reader.problems}")
+            assert not any("lost" in problem for problem in reader.problems), (
+                f"image: {reader.problems}"
+            )
         with MessageStore(path, "a") as writer:
             self.compare(writer, "image for a writer", exactly=False)
             found = {msg_id: writer.place(msg_id) for msg_id in IDS}
             refs = {msg_id: place.refs for msg_id, place in found.items() if place is not None}
         report = verify(path)
-        if report.problems and (self.checked or not self.since):
-            raise Wrong(f"image: {report.problems}")
+        assert not report.problems or (self.since and not self.checked), f"image: {report.problems}"
         with MessageStore(path, "a") as again:
-            if again.problems:
-                raise Wrong(f"image again: {again.problems}")
+            assert not again.problems, f"image again: {again.problems}"
             for msg_id in IDS:
                 place = again.place(msg_id)
-                if refs.get(msg_id) != (None if place is None else place.refs):
-                    raise Wrong(f"image again: {msg_id[0]} has another state")
+                assert refs.get(msg_id) == (None if place is None else place.refs), (
+                    f"image again: {msg_id[0]} has another state"
+                )
 
     def chance(self, event: Event) -> float:
         telling = event.call == "directory sync" or "/refs." in event.path

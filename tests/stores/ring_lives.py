@@ -14,7 +14,6 @@ from contextlib import suppress
 
 from simulated import harness
 from simulated.disk import Event, SimulatedDisk
-from simulated.harness import Wrong
 
 from winkformats.ringpage.page import BLOCK
 from winkfs.stores.ringpage.pages import Pages, open_buffer
@@ -100,8 +99,9 @@ class Life(harness.Life):
                 number = self.number(body)
                 self.model = [number, *(n for n in self.model if n > number)]
             number = self.model.pop(0) if self.model else None
-            if body != (None if number is None else self.pushed[number]):
-                raise Wrong(f"popped {short(body)}, not record {number}")
+            assert body == (None if number is None else self.pushed[number]), (
+                f"popped {short(body)}, not record {number}"
+            )
             if number is None:
                 return
             self.popped.add(number)
@@ -150,31 +150,31 @@ class Life(harness.Life):
         found = self.look(self.path)
         lost = self.ring._overwritten - before
         kept = self.model[: len(self.model) - self.ring.dropped]
-        if (
+        assert not (
             way == "close"
             and not self.damaged
             and (len(found) != len(kept) - lost or not set(found) <= set(kept))
-        ):
-            raise Wrong(f"after a close: {found}, not {self.model}, lost {lost}")
+        ), f"after a close: {found}, not {self.model}, lost {lost}"
         self.model, self.damaged = found, self.seen_damage
         self.open()
-        if way == "close" and self.ring.problems and not self.damaged:
-            raise Wrong(f"after a close: {self.ring.problems}")
+        assert way != "close" or self.damaged or not self.ring.problems, (
+            f"after a close: {self.ring.problems}"
+        )
         if way != "abort":
             self.acknowledge()
         self.saved = way == "close"
 
     def step(self) -> None:
         self.draw({self.push: 8, self.pop: 4, self.flush: 1, self.sync: 2, self.close: 1})()
-        if not self.damaged and len(self.ring) != len(self.model):
-            raise Wrong(f"{len(self.ring)} records, not {len(self.model)}")
+        assert self.damaged or len(self.ring) == len(self.model), (
+            f"{len(self.ring)} records, not {len(self.model)}"
+        )
 
     # --- what is there ---
 
     def number(self, body: bytes) -> int:
         number = NUMBER.unpack_from(body)[0]
-        if self.pushed.get(number) != body:
-            raise Wrong(f"{short(body)} was never pushed")
+        assert self.pushed.get(number) == body, f"{short(body)} was never pushed"
         return int(number)
 
     def look(self, path: str) -> list[int]:
@@ -182,12 +182,11 @@ class Life(harness.Life):
         with Ring(path) as reader:
             found = [self.number(record.body) for record in reader.records()]
             self.seen_damage = bool(reader.problems)
-            if found != sorted(set(found)):
-                raise Wrong(f"not in their order: {found}")
-            if not self.seen_damage and len(reader) != len(found):
-                raise Wrong(f"{len(found)} records, {len(reader)} are told")
-            if self.kind == "synced" and self.seen_damage:
-                raise Wrong(f"{reader.problems}")
+            assert found == sorted(set(found)), f"not in their order: {found}"
+            assert self.seen_damage or len(reader) == len(found), (
+                f"{len(found)} records, {len(reader)} are told"
+            )
+            assert self.kind != "synced" or not self.seen_damage, f"{reader.problems}"
         return found
 
     def must(self) -> set[int]:
@@ -200,10 +199,10 @@ class Life(harness.Life):
         self.images += 1
         path = f"{image.path}/ring"
         found = self.look(path)
-        if missing := self.must().difference(found):
-            raise Wrong(f"lost {sorted(missing)[:9]}")
-        if self.saved and found != self.model:
-            raise Wrong(f"not as it was saved: {found[:9]}, {self.model[:9]}")
+        assert self.must() <= set(found), f"lost {sorted(self.must().difference(found))[:9]}"
+        assert not self.saved or found == self.model, (
+            f"not as it was saved: {found[:9]}, {self.model[:9]}"
+        )
         verify(path)
         added = b"\xff" * 300
         with Ring(path, "a") as writer:
@@ -215,11 +214,13 @@ class Life(harness.Life):
                 found = found[writer.stats()["overwritten"] - before :]
             bodies = list(iter(writer.pop, None))
             shown = [self.number(body) for body in bodies if body and body != added]
-            if shown != found and not writer.problems:
-                raise Wrong(f"a writer reads {shown[:9]}, a reader {found[:9]}")
+            assert shown == found or writer.problems, (
+                f"a writer reads {shown[:9]}, a reader {found[:9]}"
+            )
         with Ring(path) as again:
-            if list(again.records()) or (len(again) and not again.problems):
-                raise Wrong("what was popped is back after a close")
+            assert not list(again.records()) and (not len(again) or again.problems), (
+                "what was popped is back after a close"
+            )
 
     def watch(self, event: Event) -> None:
         if event.call == "write" and event.offset >= BLOCK:
@@ -238,8 +239,7 @@ class Life(harness.Life):
 
     def take_up(self) -> None:
         found = self.look(self.path)
-        if missing := self.must().difference(found):
-            raise Wrong(f"lost {sorted(missing)[:9]}")
+        assert self.must() <= set(found), f"lost {sorted(self.must().difference(found))[:9]}"
         self.model, self.saved = found, False
         self.damaged = self.seen_damage
         self.open()
