@@ -157,12 +157,15 @@ def read(base: Path) -> None:
             names.append(entry.name)
             refused(entry.read)
         for name in names:
-            refused(lambda name=name: c.read(name))  # type: ignore[misc]
-            refused(lambda name=name: c.read(name, 3, 2))  # type: ignore[misc]
-            refused(lambda name=name: c.stat(name).mtime)  # type: ignore[misc]
-            refused(lambda name=name: c.getxattrs(name))  # type: ignore[misc]
-            refused(lambda name=name: list(c.get_many([name])))  # type: ignore[misc]
-            refused(lambda name=name: c.open_file(name).read(10))  # type: ignore[misc]
+            for look in (
+                lambda n: c.read(n),
+                lambda n: c.read(n, 3, 2),
+                lambda n: c.stat(n).mtime,
+                lambda n: c.getxattrs(n),
+                lambda n: list(c.get_many([n])),
+                lambda n: c.open_file(n).read(10),
+            ):
+                refused(lambda look=look, name=name: look(name))  # type: ignore[misc]
         list(c.scan(1000, 1500, "d/", problem=lambda error: None))
         assert len(c) >= 0
 

@@ -99,15 +99,13 @@ def tree_of(source: Source) -> dict[bytes, Attr]:
     waiting = [(b"", source.root)]
     while waiting:
         above, directory = waiting.pop()
-        handle = source.opendir(directory)
-        for name, attr, _ in source.readdir(handle, 0):
+        for name, attr, _ in entries(source, directory):
             assert above + name not in found
             found[above + name] = attr
             if attr.size != UNREADABLE:
                 assert source.lookup(directory, name) == source.stat(attr.id) == attr, above + name
             if attr.is_dir:
                 waiting.append((above + name + b"/", attr.id))
-        source.releasedir(handle)
     return found
 
 
