@@ -80,18 +80,14 @@ def changed(base: Path) -> Path:
     return base
 
 
-def _filling(rows: list[Any]) -> Callable[[Any], Any]:
-    return lambda container: container.put_many(rows)
-
-
 def dataset(root: Path) -> Path:
     files = list(contents().items())
     manifest.create(root)
     rows = [(name, data, START + i) for i, (name, data) in enumerate(files)]
     again = [(name, b"newer " + data[:50], START + 1000) for name, data in files[10:30]]
     third = len(rows) // 3
-    commit(root, [_filling(rows[:third]), _filling(rows[third : 2 * third])])
-    commit(root, [_filling(rows[2 * third :] + again)])
+    for parts in ([rows[:third], rows[third : 2 * third]], [rows[2 * third :] + again]):
+        commit(root, [lambda container, part=part: container.put_many(part) for part in parts])
     delete(root, *(name for name, _ in files[40:60] if isinstance(name, str)))
     return root
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from mounting import mounted, need_fuse
 
 import winkfs
-from winkfs import FileType, names
+from winkfs import names
 from winkfs.archive.unpack import unpack
 from winkmount.binding import KERNEL
 
@@ -102,17 +102,13 @@ def found_in(directory: Path) -> dict[bytes, bytes | None]:
         for name in (*directories, *files):
             path = here + b"/" + name if here else name
             assert path not in found
-            found[path] = None if name in directories else _content(above + b"/" + name)
+            file = Path(os.fsdecode(above), os.fsdecode(name))
+            found[path] = None if name in directories else file.read_bytes()
     return found
 
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _content(path: bytes) -> bytes:
-    with Path(os.fsdecode(path)).open("rb") as file:
-        return file.read()
 
 
 def test_verify_calls_them_sound(store: Path) -> None:
@@ -210,12 +206,7 @@ def test_a_copy_of_what_was_unpacked_has_the_same_names(tmp_path: Path) -> None:
 
 def _contents(base: Path) -> dict[bytes, bytes]:
     assert winkfs.verify(base).problems == []
-    with winkfs.open(base) as container:
-        return {
-            os.fsencode(entry.name): entry.read()
-            for entry in container.scan()
-            if entry.ftype != FileType.DIR
-        }
+    return {os.fsencode(name): data for name, data in stored.documents(base).items()}
 
 
 @pytest.mark.mount

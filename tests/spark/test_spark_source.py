@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orderings
 import pytest
 import stored
 from constants import shrink
-from container_checks import one_line
+from container_checks import refused
 from datasets import add
 from sparkfiles import (
     ALL,
@@ -49,8 +50,7 @@ from winkfs.dataset.compaction import compact
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.snapshot import snapshot
 from winkfs.names import to_name, to_path
-from winkfs.results import orders
-from winkfs.results import store as results
+from winkfs.results.orders import OrderedFiles, OrderedShard
 
 pytest.importorskip("pyspark")
 
@@ -118,10 +118,6 @@ def test_two_halves_of_a_character_in_neighbouring_names(tmp_path: Path) -> None
 # --- selection ---
 
 
-def _names(rows: list[Any]) -> list[bytes]:
-    return sorted(row["name_raw"] for row in rows)
-
-
 SELECTIONS: dict[str, tuple[dict[str, Any], Callable[[bytes, Any], bool]]] = {
     "prefix": ({"prefix": "dir3/"}, lambda n, f: n.startswith(b"dir3/")),
     "prefix of bytes": ({"prefix": r"latin-1 \xfc"}, lambda n, f: n == b"latin-1 \xfc"),
@@ -161,9 +157,8 @@ def test_selection_and_order_together(kinds: Kinds) -> None:
 
 def test_names_from_a_file(kinds: Kinds, tmp_path: Path) -> None:
     (tmp_path / "names").write_bytes(b"empty\nlatin-1 \\xfc\nnix\n")
-    assert _names(read(kinds["plain"], pathsFile=tmp_path / "names")) == [
-        b"empty", b"latin-1 \xfc",
-    ]  # fmt: skip
+    rows = read(kinds["plain"], pathsFile=tmp_path / "names")
+    assert sorted(row["name_raw"] for row in rows) == [b"empty", b"latin-1 \xfc"]
 
 
 def test_a_thousand_paths_among_many_are_not_a_scan(tmp_path: Path) -> None:
@@ -194,21 +189,17 @@ def _order(root: Path, target: Path, seed: int) -> list[bytes]:
     number = {shard.base: i for i, shard in enumerate(seen.shards)}
     shard = np.array([number[row["_container"]] for row in refs])
     pos = np.array([row["_pos"] for row in refs])
-    folder = results.begin(target, orders.NAME)
     half = len(refs) // 2
-    parts = [
-        orders.write_part(folder / f"part-{i:05d}.perm", [
-            orders.OrderedFiles(shard[cut], pos[cut], np.arange(len(pos[cut])))
-        ], 1000)
-        for i, cut in enumerate((slice(half), slice(half, None)))
-    ]  # fmt: skip
+    parts = (
+        OrderedFiles(shard[cut], pos[cut], np.arange(len(pos[cut])))
+        for cut in (slice(half), slice(half, None))
+    )
     records = [shard.record for shard in seen.shards]
     shards = tuple(
-        orders.OrderedShard(record.path if seen.generation else "", record.contid, record.size)
+        OrderedShard(record.path if seen.generation else "", record.contid, record.size)
         for record in records
     )
-    made = orders.Order(folder, str(root), seen.generation, "sort", "x", shards, tuple(parts))
-    orders.publish(folder, made)
+    orderings.make(target, *parts, of=root, generation=seen.generation, shards=shards)
     return [row["name_raw"] for row in refs]
 
 
@@ -718,9 +709,8 @@ def test_hidden_rows_stay_hidden_however_tasks_are_cut(tmp_path: Path, order: st
     ],
 )  # fmt: skip
 def test_wrong_options_are_one_clear_line(options: dict[str, str], line: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with refused(ValueError, line):
         WinkfsDataSource(options={"path": "x"} | options).schema()
-    one_line(caught.value, line)
 
 
 # What Spark 4.3 hands to schema() for CREATE TABLE .. USING winkfs OPTIONS (path .., ..).
@@ -767,9 +757,8 @@ def test_missing_containers_are_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_schema_is_one_clear_line(kinds: Kinds, schema: str, line: str) -> None:
-    with pytest.raises(ValueError) as caught:
+    with refused(ValueError, line):
         read(kinds["plain"], schema)
-    one_line(caught.value, line)
 
 
 def test_times_as_options() -> None:
