@@ -16,7 +16,7 @@ import pytest
 from commands import Run
 from compacted import assert_compacted, killed, life, random_life, size_of, state
 from compressed_files import document
-from container_checks import files_of, make, path_of
+from container_checks import files_of, make, path_of, put, read
 from seam import Call, disk_calls
 
 import winkfs
@@ -52,8 +52,7 @@ def test_the_same_files_in_less_space(base: Path, variant: str, seed: int) -> No
         winkfs.reindex(base)
     before = assert_compacted(base)
     assert path_of(base, ".cat").exists() == (variant != "classic")
-    with winkfs.open(base, "a") as c:
-        c.put("new", b"it goes on")
+    put(base, "new", b"it goes on")
     assert state(base).keys() == before.keys() | {"new"}
     assert winkfs.verify(base).problems == []
 
@@ -161,8 +160,7 @@ def test_inodes_before_their_contents_keep_the_time_order(tmp_path: Path) -> Non
     for suffix in (".idx", ".time", ".cat"):
         path_of(base, suffix).unlink(missing_ok=True)
     winkfs.reindex(base)
-    with winkfs.open(base, "a") as c:
-        c.put("third", b"3" * 100, 3)
+    put(base, "third", b"3" * 100, 3)
     before = state(base)
     assert not winkfs.verify(base).problems and list(before) == ["first", "second", "third"]
     compact(base)
@@ -194,8 +192,7 @@ def test_damage_is_not_compacted_away(tmp_path: Path, base: Path, indexed: bool)
 
 
 def test_shard_of_a_data_set_is_left_alone(tmp_path: Path) -> None:
-    with winkfs.create(tmp_path / "c") as c:
-        c.put("a", b"1")
+    make(tmp_path / "c", {"a": b"1"})
     (tmp_path / "_job").touch()
     with pytest.raises(Refusal, match="winkfs dataset compact"):
         compact(tmp_path / "c")
@@ -292,5 +289,4 @@ def test_a_link_to_a_data_file_is_not_replaced(order: str, corpus: str, run: Run
     assert "BASE.data is a symbolic link" in said
     assert Path("link.data").is_symlink()
     assert run("compact", corpus).status == 0
-    with winkfs.open("link") as c:
-        assert c.read("49") == b"x" * 1000
+    assert read("link", "49") == b"x" * 1000

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from container_checks import drop, files_of, flip, patch, path_of
+from container_checks import drop, files_of, flip, make, patch, path_of
 
 import winkfs
 from winkformats.disk.memory import MemoryStorage
@@ -109,8 +109,7 @@ def test_a_writer_passes_damage_and_reports_it(base: Path, verb: str) -> None:
 def test_no_file_is_lost_where_a_length_leads_past_good_entries(tmp_path: Path) -> None:
     """A length that has grown by just what follows: the walk meets nothing impossible."""
     base = tmp_path / "c"
-    with winkfs.create(base) as c:
-        c.put_many((f"{i:04}", b"x" * 50) for i in range(1000))
+    make(base, ((f"{i:04}", b"x" * 50) for i in range(1000)))
     places = entries_of(base)
     start, target = places[100][0], places[160][1]
     at = start + 3 + len("0033/I0")
@@ -214,8 +213,7 @@ def test_search_among_what_looks_like_entries_ends(content: str) -> None:
 
 def test_container_inside_a_document_is_not_taken_for_entries(tmp_path: Path) -> None:
     inner, base = tmp_path / "inner", tmp_path / "c"
-    with winkfs.create(inner) as c:
-        c.put_many((f"inner{i}", b"y" * 30) for i in range(50))
+    make(inner, ((f"inner{i}", b"y" * 30) for i in range(50)))
     document = path_of(inner, ".data").read_bytes()
     with winkfs.create(base) as c:
         c.put("before", b"1")
@@ -231,8 +229,7 @@ def test_container_inside_a_document_is_not_taken_for_entries(tmp_path: Path) ->
 
 def test_classic_container_opens_with_what_its_index_names(tmp_path: Path) -> None:
     base = tmp_path / "c"
-    with winkfs.create(base, classic=True) as c:
-        c.put_many((f"{i:03}", b"%d" % i) for i in range(100))
+    make(base, ((f"{i:03}", b"%d" % i) for i in range(100)), classic=True)
     index, start = path_of(base, ".idx"), entries_of(base)[100][0]
     # A length: nothing says where the next entry is; and an index that is not simply believed.
     patch(path_of(base, ".data"), start + 1, b"\xff")

@@ -15,7 +15,7 @@ import datasets
 import pytest
 from commands import Run, one_line
 from commands import run as run
-from container_checks import path_of
+from container_checks import make, path_of, put_many
 from mounting import mounted
 
 import winkfs
@@ -45,8 +45,7 @@ ASKED: dict[str, Callable[[Any], object]] = {
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A container, and a data set of three shards that has the same files."""
     folder = tmp_path_factory.mktemp("whole")
-    with winkfs.create(folder / "c") as c:
-        c.put_many(FILES.items())
+    make(folder / "c", FILES)
     root = create(folder / "ds").root
     names = list(FILES)
     for part in (names[:20], names[20:50], names[50:]):
@@ -114,7 +113,6 @@ def test_mounts_do_not_miss_it(folder: Path) -> None:
 
 def test_what_is_put_with_it_is_not_lost(folder: Path) -> None:
     flip(data_of(folder, "container"), 3)
-    with winkfs.open(folder / "c", "a") as c:
-        c.put_many([("new", b"1"), (NAME, b"2"), ("newer", b"3")])
+    put_many(folder / "c", [("new", b"1"), (NAME, b"2"), ("newer", b"3")])
     with winkfs.open(folder / "c") as c:
         assert [c.read(name) for name in ("new", NAME, "newer")] == [b"1", b"2", b"3"]

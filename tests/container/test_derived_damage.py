@@ -13,7 +13,7 @@ from pathlib import Path
 import golden_containers
 import pytest
 from catalog_checks import store_of
-from container_checks import drop, flip, patch, path_of, superblock_of
+from container_checks import drop, flip, make, patch, path_of, put_many, read, superblock_of
 from folders import MEMORY
 
 import winkfs
@@ -307,8 +307,7 @@ def test_a_wrong_page_below_a_tail_marks_no_live_file_deleted(base: Path) -> Non
         assert c.read("d1/file 7") == c.read("d2/file 8") == b"later"
         names = list(c.names())
         assert len(names) == len(set(names)) == len(c)
-    with winkfs.open(base, "a") as c:
-        assert c.read("d1/file 7") == b"later"
+    assert read(base, "d1/file 7", "a") == b"later"
     assert winkfs.verify(base).problems == []
 
 
@@ -331,8 +330,7 @@ def test_files_have_sums_and_classic_ones_none(base: Path, tmp_path: Path) -> No
     path = path_of(base, ".idx")
     block = superblock_of(path)
     assert block["PAGESUMS"] == block["FILESIZE"] < path.stat().st_size
-    with winkfs.create(tmp_path / "c", classic=True) as c:
-        c.put("a", b"")
+    make(tmp_path / "c", {"a": b""}, classic=True)
     block = superblock_of(tmp_path / "c.idx")
     assert "PAGESUMS" not in block and block["FILESIZE"] == (tmp_path / "c.idx").stat().st_size
 
@@ -397,20 +395,17 @@ def test_older_inodes_among_duplicates_are_not_read(tmp_path: Path) -> None:
     (at,) = cells_of(base, "twice")
     older = path_of(base, ".data").read_bytes().index(b"twice/I0") - 3
     patch(path_of(base, ".idx"), at, older.to_bytes(8, "big"))
-    with winkfs.open(base) as c:
-        assert c.read("twice") == b"new!"
+    assert read(base, "twice") == b"new!"
 
 
 def test_sectors_of_an_older_catalog_are_not_believed(tmp_path: Path) -> None:
     """Whole entries of it, with right checksums of their own, at the same places."""
     base = tmp_path / "c"
-    with winkfs.create(base) as c:
-        c.put_many([(f"{i:04}", b"%02d" % i, 1_000 + i) for i in range(20)])
+    make(base, [(f"{i:04}", b"%02d" % i, 1_000 + i) for i in range(20)])
     winkfs.reindex(base)
     path = path_of(base, ".cat")
     older = path.read_bytes()
-    with winkfs.open(base, "a") as c:
-        c.put_many([(f"{i:04}", b"%03d" % i, 5_000 + i) for i in range(20)])
+    put_many(base, [(f"{i:04}", b"%03d" % i, 5_000 + i) for i in range(20)])
     winkfs.reindex(base)
     raw = path.read_bytes()
     with winkfs.open(base) as c:

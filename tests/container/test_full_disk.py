@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import assert_sound, contents, drop, path_of
+from container_checks import assert_sound, contents, contents_of, drop, path_of, put, read
 from container_checks import variant as variant  # a fixture
 from oracle_read import check
 
@@ -103,8 +103,7 @@ class Filled:
 
     def shown(self) -> Model:
         """What a new reader sees."""
-        with winkfs.open(self.base) as reader:
-            return contents(reader)
+        return contents_of(self.base)
 
     def goes_on(self) -> None:
         """With room: the same handle, and what it leaves is sound."""
@@ -129,8 +128,17 @@ def life(disk: Disk, base: Path, variant: dict[str, Any]) -> Filled:
     return Filled(disk, base, variant)
 
 
-def test_put_until_the_disk_is_full(life: Filled) -> None:
-    container, model = life.container, life.model
+@pytest.fixture
+def container(life: Filled) -> Container:
+    return life.container
+
+
+@pytest.fixture
+def model(life: Filled) -> Model:
+    return life.model
+
+
+def test_put_until_the_disk_is_full(life: Filled, container: Container, model: Model) -> None:
     number = 0
     while life.put(f"n{number}", b"%d " % number * 5_000):
         number += 1
@@ -138,8 +146,7 @@ def test_put_until_the_disk_is_full(life: Filled) -> None:
     assert not life.put("again", bytes(2_500_000))
     assert contents(container) == model
     life.disk.fill()
-    with winkfs.open(life.base) as reader:
-        assert reader.read("old7") == model[b"old7"]
+    assert read(life.base, "old7") == model[b"old7"]
     container.close()
     assert life.shown() == model
     assert check(life.base, clean=False).files.keys() == model.keys()
@@ -151,8 +158,7 @@ def test_put_until_the_disk_is_full(life: Filled) -> None:
     assert winkfs.verify(life.base).problems == []
 
 
-def test_put_goes_on_with_room(life: Filled) -> None:
-    container, model = life.container, life.model
+def test_put_goes_on_with_room(life: Filled, container: Container, model: Model) -> None:
     life.disk.fill(leave=100_000)
     assert not life.put("large", b"x" * 300_000)
     assert contents(container) == model
@@ -163,8 +169,9 @@ def test_put_goes_on_with_room(life: Filled) -> None:
     assert_no_leftovers(life.disk)
 
 
-def test_replacing_on_a_full_disk_keeps_the_old_file(life: Filled) -> None:
-    container, model = life.container, life.model
+def test_replacing_on_a_full_disk_keeps_the_old_file(
+    life: Filled, container: Container, model: Model
+) -> None:
     life.disk.fill(leave=8192)
     assert not life.put("old1", bytes(500_000))
     full(lambda: container.put_many([("old2", bytes(500_000))]))
@@ -172,8 +179,7 @@ def test_replacing_on_a_full_disk_keeps_the_old_file(life: Filled) -> None:
     life.goes_on()
 
 
-def test_put_many_on_a_full_disk(life: Filled) -> None:
-    container, model = life.container, life.model
+def test_put_many_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     life.disk.fill(leave=700_000)
     files = {b"n%d" % i: b"%d " % i * 500 for i in range(800)}
     assert full(lambda: container.put_many(files.items()))
@@ -194,9 +200,8 @@ def test_put_many_on_a_full_disk(life: Filled) -> None:
     life.opens()
 
 
-def test_sync_on_a_full_disk(life: Filled) -> None:
+def test_sync_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     """What was taken is kept, whether the sync had room or not."""
-    container, model = life.container, life.model
     assert life.put("small", b"s" * 3000) and life.put("medium", b"m" * 400_000)
     life.put_many({b"many%d" % i: b"%d" % i for i in range(50)})
     life.disk.fill()
@@ -224,9 +229,10 @@ CHANGES: dict[str, tuple[Callable[[Container], object], Callable[[bytes], Model]
 
 @pytest.mark.parametrize("verb", CHANGES)
 @pytest.mark.parametrize("variant", [{}, {"classic": True}], ids=["plain", "classic"])
-def test_a_change_on_a_full_disk(verb: str, life: Filled) -> None:
+def test_a_change_on_a_full_disk(
+    verb: str, life: Filled, container: Container, model: Model
+) -> None:
     """It is refused whole, or done whole."""
-    container, model = life.container, life.model
     life.disk.fill()
     before, old = dict(model), model[b"old5"]
     action, changed = CHANGES[verb]
@@ -260,9 +266,8 @@ def test_small_appends_until_the_disk_is_full(life: Filled) -> None:
     life.goes_on()
 
 
-def test_close_on_a_full_disk(life: Filled) -> None:
+def test_close_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     """There may be no room for an index; there must be for what was taken."""
-    container, model = life.container, life.model
     life.put_many({b"n%d" % i: b"%d" % i for i in range(600)})
     container.sync()
     before = dict(model)
@@ -277,21 +282,18 @@ def test_close_on_a_full_disk(life: Filled) -> None:
     life.opens()
 
 
-def test_open_on_a_full_disk(life: Filled) -> None:
-    container, model = life.container, life.model
+def test_open_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     container.close()
     for dropped in ((".none",), (".idx",), (".idx", ".time")):
         drop(life.base, *dropped)
         life.disk.fill()
         assert life.shown() == model
         if not full(lambda: winkfs.open(life.base, "a").close()):
-            with winkfs.open(life.base, "a") as writer:
-                assert contents(writer) == model
+            assert contents_of(life.base, "a") == model
         life.opens()
 
 
-def test_reindex_on_a_full_disk(life: Filled) -> None:
-    container, model = life.container, life.model
+def test_reindex_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     life.put_many({b"n%d" % i: b"%d" % i for i in range(600)})
     container.close()
     for dropped in (".none", ".idx"):
@@ -316,14 +318,12 @@ def test_create_on_a_full_disk(leave: int, disk: Disk, base: Path, variant: dict
     disk.make_room()
     if was_full and not path_of(base, ".data").exists():
         winkfs.create(base, **variant).close()
-    with winkfs.open(base, "a") as container:
-        container.put("a", b"1")
+    put(base, "a", b"1")
     assert_sound(base, {b"a": b"1"})
 
 
-def test_a_full_disk_again_and_again(life: Filled) -> None:
+def test_a_full_disk_again_and_again(life: Filled, container: Container, model: Model) -> None:
     """The same handle through many shortages, each at another amount of room."""
-    container, model = life.container, life.model
     shortages = 0
     for turn in range(30):
         life.disk.fill(leave=turn * 4096)

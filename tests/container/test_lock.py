@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from constants import shrink
+from container_checks import make, read
 from seam import disk_calls, once_after, refusing
 
 import winkfs
@@ -23,8 +24,7 @@ from winkfs.errors import Locked
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    with winkfs.create(tmp_path / "c") as c:
-        c.put("a", b"acknowledged")
+    make(tmp_path / "c", {"a": b"acknowledged"})
     return tmp_path / "c"
 
 
@@ -66,8 +66,7 @@ def test_temporary_file_that_is_a_symbolic_link_is_not_followed(
     Path(f"{base}{suffix}.tmp").symlink_to(victim)
     winkfs.reindex(base)
     assert victim.read_bytes() == b"secret"
-    with winkfs.open(base) as reader:
-        assert reader.read("a") == b"acknowledged"
+    assert read(base, "a") == b"acknowledged"
     assert not os.path.lexists(f"{base}{suffix}.tmp")
 
 
@@ -104,8 +103,7 @@ def test_removed_lock_file_lets_no_second_writer_in(base: Path) -> None:
         Path(f"{base}.lock").write_bytes(b"")  # another one in its place
         with pytest.raises(Locked):
             winkfs.open(base, "a")
-    with winkfs.open(base) as reader:
-        assert reader.read("x") == b"1"
+    assert read(base, "x") == b"1"
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from catalog_checks import store_of
-from container_checks import VARIANTS, drop, flip, path_of, run
+from container_checks import VARIANTS, drop, flip, make, path_of, run
 
 import winkfs
 from winkfs import FileType
@@ -137,8 +137,7 @@ def spoil_block(base: Path, number: int) -> None:
 
 def test_blocks_of_other_times_and_sizes_are_not_read(tmp_path: Path) -> None:
     base = tmp_path / "c"
-    with winkfs.create(base) as c:
-        c.put_many((f"{i:02}", b"x" * i, T0 + i) for i in range(100))
+    make(base, ((f"{i:02}", b"x" * i, T0 + i) for i in range(100)))
     spoil_block(base, 10)  # 40 .. 43
     damaged = Selection(until=(T0 + 40) * 10**9 + 1)
     for wanted, numbers in (
@@ -203,8 +202,7 @@ def test_a_hundredth_of_the_time_reads_two_percent_of_the_bytes(
 ) -> None:
     n, base = 8000, tmp_path / "c"
     content = os.urandom(12 << 10)
-    with winkfs.create(base, ao=True, timemp=10) as c:
-        c.put_many((f"{i}", content, T0 + i) for i in range(n))
+    make(base, ((f"{i}", content, T0 + i) for i in range(n)), ao=True, timemp=10)
     if not catalog:
         drop(base, ".cat")
     whole = int(run(COUNT, base, "0", "0").split()[1])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from catalog_checks import store_of
 from constants import shrink
+from container_checks import make, put_many
 from mounting import all_refused, cool, refused
 from seam import Call, bytes_read, disk_calls
 from sources import DIR, assert_resumable, at, entries, listed, made, opened, walk
@@ -55,8 +56,7 @@ def test_a_file_is_in_the_directory_of_its_name(base: str, mode: str, late: bool
     made(base, "a/b", "a/x", *(() if late else ("a/b/c", "a/b/d")))
     if late:
         opened(base).close()
-        with winkfs.open(base, "a") as container:
-            container.put_many([("a/b/c", b""), ("a/b/d", b"")])
+        put_many(base, [("a/b/c", b""), ("a/b/d", b"")])
     view = opened(base, mode)
     assert walk(view) == {b"a/", b"a/b/", b"a/b/@file", b"a/b/c", b"a/b/d", b"a/x"}
     assert view.read(at(view, "a/b/@file"), 0, 9) == b"a/b"
@@ -324,8 +324,7 @@ def test_a_mount_asks_no_index_for_names_that_a_close_added(base: str) -> None:
 def test_a_mount_starts_over_derived_files_that_are_damaged(base: str, suffix: str) -> None:
     """Damaged is what is read while the mount finds out what later runs changed."""
     names = {b"%d/%05d" % (i % 9, i) for i in range(30_000)}
-    with winkfs.create(base) as container:
-        container.put_many((name, b"x") for name in sorted(names))
+    make(base, ((name, b"x") for name in sorted(names)))
     with winkfs.open(base, "a") as container:
         for i in range(50):
             container.put(f"{i % 9}/{i}-", b"")
@@ -425,8 +424,7 @@ def test_many_names_listed_while_others_come_go_and_change(
     """What is there all the time comes once, also over a new order in the middle: three changes at
     every 20th name must be more than 1000 before it."""
     count, chance = amount("names"), random.Random(seed)
-    with winkfs.create(base) as container:
-        container.put_many((f"d/{i:06}", b"x") for i in range(count))
+    make(base, ((f"d/{i:06}", b"x") for i in range(count)))
     view = opened(base)
     directory, first = at(view, "d"), view.names.tree.overlay
     handle, offset = view.opendir(directory), 0
@@ -655,8 +653,7 @@ def test_looking_and_reading_leave_few_pages_of_the_container(
 ) -> None:
     base = str(tmp_path_factory.mktemp("disk") / "c")
     shrink(monkeypatch, "a mount", cached=64)
-    with winkfs.create(base) as container:
-        container.put_many((f"d/{i:03}", bytes(20_000)) for i in range(400))
+    make(base, ((f"d/{i:03}", bytes(20_000)) for i in range(400)))
     cool(base + ".data")
     if held(base) > 0.1:
         pytest.skip("this filesystem does not drop pages")
@@ -695,8 +692,7 @@ def test_concurrent_path_lookups_find_directories(base: str, seed: int) -> None:
     letters = "a", "b", "b!", "c0", "d", "e"
     names = {"/".join(chance.choices(letters, k=chance.randint(1, 5))) for _ in range(1500)}
     names |= {f"a/f{i}" for i in range(600)}
-    with winkfs.create(base) as container:
-        container.put_many((name, b"") for name in names)
+    make(base, ((name, b"") for name in names))
     implied = {name[:at].encode() for name in names for at in range(len(name)) if name[at] == "/"}
     asked = [name.encode() for name in names] + [b"/".join((path, b"x")) for path in implied]
     asked += [path + b"!" for path in implied] + [b"0", b"zz", b"a/f", b"a/f599", b"e/e/e/e/e/e"]
