@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
+from container_checks import make
 from seam import bytes_read, disk_calls
 
 import winkfs
@@ -104,8 +105,7 @@ def test_names_made_for_one_slot_are_spread(
 ) -> None:
     base, count = str(tmp_path / "c"), 600
     names = list(names_of_slot(table.size_for(count), count))
-    with winkfs.create(base) as c:
-        c.put_many((name, name) for name in names)
+    make(base, ((name, name) for name in names))
     with winkfs.open(base) as c:
         assert list(c.get_many(names)) == names
     with FileStorage(f"{base}.idx") as file:

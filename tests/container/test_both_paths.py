@@ -211,8 +211,7 @@ def test_both_paths_report_the_same_damage(base, monkeypatch, every):
 
 def test_the_compiled_path_is_the_one_that_runs(tmp_path, calls):
     base, files = tmp_path / "c", names_and_contents(200)
-    with winkfs.create(base) as c:
-        c.put_many(files.items())
+    make(base, files)
     assert calls["pairs"] and calls["encode"]
     with winkfs.open(base) as c:
         assert all(c.read(name) == data for name, data in files.items())

@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 from commands import Run
 from constants import shrink
-from container_checks import VARIANTS, VERBS, assert_sound, contents, make, path_of
+from container_checks import (
+    VARIANTS,
+    VERBS,
+    assert_sound,
+    contents,
+    contents_of,
+    make,
+    names_of,
+    path_of,
+)
 from seam import disk_calls, once
 
 import winkfs
@@ -104,8 +113,7 @@ def test_a_data_set_does_the_same(tmp_path: Path) -> None:
         d.put("b", b"2")
         d.delete("a")
         raise RuntimeError
-    with winkfs.open(tmp_path / "d") as d:
-        assert list(d) == ["a"]
+    assert names_of(tmp_path / "d") == ["a"]
     assert list((tmp_path / "d" / "_pending").iterdir()) == []
 
 
@@ -124,8 +132,7 @@ def test_a_command_that_is_interrupted_changes_nothing(run: Run, args: list[str]
 
     with disk_calls(once("preallocate", ".data", interrupt, nth=5)):
         assert run(*args).status == 130
-    with winkfs.open("c") as c:
-        assert contents(c) == {name.encode(): b"1" for name in names}
+    assert contents_of("c") == {name.encode(): b"1" for name in names}
 
 
 def test_an_update_that_is_interrupted_keeps_what_it_synced(

@@ -12,6 +12,7 @@ from container_checks import (
     PUTS,
     assert_sound,
     contents,
+    contents_of,
     files_of,
     flip,
     make,
@@ -181,8 +182,7 @@ def test_rename_of_a_file_put_twice(way: str, new: str, c: Container, base: Path
             raw[entry.pos] = 0  # as if the flags had not reached the disk
     path_of(base, ".data").write_bytes(raw)
     path_of(base, ".idx").unlink()
-    with winkfs.open(base) as reader:
-        assert contents(reader) == model
+    assert contents_of(base) == model
 
 
 def test_rename_onto_a_name_put_behind_it_is_refused(c: Container, base: Path) -> None:

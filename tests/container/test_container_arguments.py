@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from arguments import Call, attempt, one_wrong, some_wrong
-from container_checks import refused
+from container_checks import make, refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -124,8 +124,7 @@ def test_a_draft_that_cannot_be_written_costs_itself_alone(
     field: str, end: str, others: int, tmp_path: Path
 ) -> None:
     """A fault of ours: no argument gets so far. It is reported, all else is kept."""
-    with winkfs.create(tmp_path / "c") as c:
-        c.put_many((f"{i}", b"old") for i in range(others))
+    make(tmp_path / "c", ((f"{i}", b"old") for i in range(others)))
     c = winkfs.open(tmp_path / "c", "a")
     assert isinstance(c, Container)
     for i in range(others):

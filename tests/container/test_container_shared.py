@@ -17,6 +17,7 @@ from container_checks import (
     image_of,
     make,
     path_of,
+    put,
     read,
     refused,
     run,
@@ -152,8 +153,7 @@ def test_a_reader_follows_a_new_index_and_a_new_writer(base: Path, writer: Conta
         assert reader.read("m1") == b"1"
         path_of(base, ".idx").unlink()
         assert reader.read("m2") == b"2"
-        with winkfs.open(base, "a") as third:
-            third.put("m2", b"again")
+        put(base, "m2", b"again")
         assert reader.read("m2") == b"again"
         assert len(reader) == 70_099
 

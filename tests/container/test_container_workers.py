@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from container_checks import environment, make, path_of, read, refused, run
+from container_checks import environment, make, path_of, put, read, refused, run
 
 import winkfs
 from winkfs.dataset.dataset import Dataset
@@ -108,8 +108,7 @@ def test_a_copy_of_a_data_set_has_its_generation(root: Path) -> None:
     with winkfs.open(root) as newest, winkfs.open(root, as_of=1) as bound:
         assert isinstance(newest, Dataset) and isinstance(bound, Dataset)
         copies = [pickle.dumps(newest), pickle.dumps(bound)]
-    with winkfs.open(root, "a") as writer:
-        writer.put("new", b"1")
+    put(root, "new", b"1")
     follower, stays = map(pickle.loads, copies)
     with follower, stays:
         assert (follower.generation, stays.generation) == (2, 1)

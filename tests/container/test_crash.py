@@ -16,7 +16,16 @@ from itertools import accumulate
 from pathlib import Path
 
 import pytest
-from container_checks import VARIANTS, assert_sound, child, contents, copy_files, make, path_of
+from container_checks import (
+    VARIANTS,
+    assert_sound,
+    child,
+    contents,
+    contents_of,
+    copy_files,
+    make,
+    path_of,
+)
 from folders import MEMORY
 from oracle_read import check
 from seam import disk_calls
@@ -330,10 +339,8 @@ def test_an_older_data_file_under_a_newer_index(c: Path, made: Path) -> None:
     """The data file decides; what the index has of later days is not believed."""
     shutil.copy(path_of(made / "old", ".data"), path_of(c, ".data"))
     model = {b"n%d" % i: b"old %d" % i for i in range(FILES)}
-    with winkfs.open(c) as reader:
-        assert contents(reader) == model
-    with winkfs.open(c, "a") as writer:
-        assert contents(writer) == model
+    assert contents_of(c) == model
+    assert contents_of(c, "a") == model
     assert_sound(c, model)
 
 

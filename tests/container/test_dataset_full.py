@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import test_full_disk
-from container_checks import files_of
+from container_checks import files_of, put, put_many
 from test_full_disk import Disk
 
 import winkfs
@@ -32,8 +32,7 @@ def some_tree(folder: Path) -> Path:
 
 def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: Disk) -> None:
     root = create(full_disk.folder / "ds").root
-    with winkfs.open(root, "a") as opened:
-        opened.put_many((f"{n}", b"1") for n in range(200))
+    put_many(root, ((f"{n}", b"1") for n in range(200)))
     with winkfs.open(root, "a") as opened:
         for n in range(150):
             opened.delete(f"{n}")
@@ -52,8 +51,7 @@ def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: Disk) -> None:
 def test_compaction_and_pack_leave_the_data_set_as_it_was(full_disk: Disk, tmp_path: Path) -> None:
     root, tree = create(full_disk.folder / "ds").root, some_tree(tmp_path)
     for n in range(8):
-        with winkfs.open(root, "a") as opened:
-            opened.put(f"old{n}", os.urandom(100_000))
+        put(root, f"old{n}", os.urandom(100_000))
     before = files_of(root)
     full_disk.fill(500_000)
     with pytest.raises(OSError, match="No space"):

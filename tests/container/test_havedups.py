@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from container_checks import assert_sound, contents
+from container_checks import assert_sound, contents, contents_of
 
 import winkfs
 from winkformats.kv.sequence import KVSeq
@@ -177,10 +177,8 @@ def killed_while_marking(base: Path, marked: int) -> None:
 def test_the_next_writer_marks_what_a_kill_left(base: Path, life: str, marked: int) -> None:
     """Killed after the sync, before its delflags, or with only the last of them set."""
     assert in_a_child(lambda: killed(base, life, marked)) == 9
-    with winkfs.open(base) as c:
-        expected = contents(c)
-    with winkfs.open(base, "a") as c:
-        assert contents(c) == expected
+    expected = contents_of(base)
+    assert contents_of(base, "a") == expected
     assert agrees(base)
     sound(base)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import container_checks
 import pytest
 from constants import shrink
-from container_checks import assert_sound, contents, opening
+from container_checks import assert_sound, contents, contents_of, make, opening
 from interrupts import Interrupter
 from oracle_read import check
 
@@ -145,8 +145,7 @@ def test_an_interrupted_sync_or_close_is_like_a_kill(variant: dict[str, bool], b
             assert contents(container) in (before, model), where
         with suppress(OSError, ValueError):
             container.close()  # as `with` or a patient user does
-        with winkfs.open(base) as reader:
-            found = contents(reader)
+        found = contents_of(base)
         assert found in (before, model), where
         check(base, clean=False)
         winkfs.open(base, "a").close()  # the lock is free
@@ -193,8 +192,7 @@ def test_recovery_reads_only_what_follows_the_index(
 ) -> None:
     """Nor is the catalog lost, for which others would have to sort all names again."""
     files = {b"%05d" % i: b"%d" % i * 20 for i in range(3000)}
-    with winkfs.create(base, **variant) as container:
-        container.put_many(files.items())
+    make(base, files, **variant)
     catalog = base.with_name(base.name + ".cat")
     assert catalog.exists()
 
@@ -229,8 +227,7 @@ def test_a_name_that_half_a_rename_left_is_in_no_catalog(
 ) -> None:
     """The new inode is there, the tombstone is not: no older catalog says that the name is gone."""
     files = {b"%05d" % i: b"%d" % i * 20 for i in range(3000)}
-    with winkfs.create(base) as container:
-        container.put_many(files.items())
+    make(base, files)
     with opening(base, "a") as container:
         container.put("new", b"1")
         files[b"new"] = b"1"

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from constants import shrink
 from container_checks import base as base  # a fixture
-from container_checks import opening
+from container_checks import make, opening
 from threaded import OWN, ContainerOwner, run_owners
 from threaded import threads_change_often as threads_change_often  # a fixture
 
@@ -36,8 +36,7 @@ def fold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_each_thread_reads_what_it_was_last_acknowledged(
     which_path: None, fold: None, base: Path, threads_change_often: None
 ) -> None:
-    with winkfs.create(base) as c:
-        c.put_many((f"{me}/{i}", b"old") for me in range(4) for i in range(OWN))
+    make(base, ((f"{me}/{i}", b"old") for me in range(4) for i in range(OWN)))
     with opening(base, "a") as handle:
         model = run_owners([ContainerOwner(handle, me) for me in range(4)], SECONDS)
     with winkfs.open(base) as reader:
@@ -50,8 +49,7 @@ def test_each_thread_reads_what_it_was_last_acknowledged(
 def test_reads_during_a_bulk_settle_see_the_new_content(
     which_path: None, fold: None, base: Path
 ) -> None:
-    with winkfs.create(base) as c:
-        c.put_many((f"k{i}", b"old") for i in range(2000))
+    make(base, ((f"k{i}", b"old") for i in range(2000)))
     with opening(base, "a") as c:
         assert c.read("k1") == c.read("k1") == b"old"  # from now on by the fast reader
         c.put_many((f"k{i}", b"new") for i in range(2000))
@@ -129,8 +127,7 @@ def after(change: str, before: bytes) -> bytes | None:
 def test_lock_free_reads_see_nothing_older_than_acknowledged(
     before: str, change: str, fold: None, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with winkfs.create(base) as c:
-        c.put_many([("k", b"old"), ("other", b"other")] + [(f"m{i}", b"m") for i in range(40)])
+    make(base, [("k", b"old"), ("other", b"other")] + [(f"m{i}", b"m") for i in range(40)])
     with opening(base, "a") as c:
         assert c.read("k") == c.read("k") == b"old"
         first = c.short

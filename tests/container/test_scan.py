@@ -9,7 +9,7 @@ from typing import Any
 
 import container_checks
 import pytest
-from container_checks import VARIANTS, path_of
+from container_checks import VARIANTS, make, path_of
 from oracle_damage import Damage
 from oracle_read import check
 
@@ -182,8 +182,7 @@ def test_an_entry_is_read_in_a_thread_while_the_scan_moves_on(base: Path) -> Non
 
 def test_one_extent_that_skips_the_head_of_its_entry(base: Path) -> None:
     """As another writer may leave a file cut off at its front."""
-    with winkfs.create(base) as container:
-        container.put_many([("a", b"head and tail"), ("b", b"whole"), ("c", b"")])
+    make(base, [("a", b"head and tail"), ("b", b"whole"), ("c", b"")])
     damage = Damage(base)
     damage.inode(b"a", "PAIRS", 9, offset=8)
     damage.inode(b"a", "PAIRS", 4, offset=16)

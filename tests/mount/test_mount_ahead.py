@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from container_checks import make
 from mounting import WINKFS, cool, leave_dead, mounted, serving, soon
 from mounting import there as there  # a fixture
 from threaded import in_threads
@@ -48,8 +49,7 @@ def name(i: int) -> str:
 @pytest.fixture
 def corpus(tmp_path: Path) -> str:
     base = str(tmp_path / "corpus")
-    with winkfs.create(base) as container:
-        container.put_many((name(i), content(i)) for i in range(FILES))
+    make(base, ((name(i), content(i)) for i in range(FILES)))
     winkfs.reindex(base)
     return base
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import mounting
 import pytest
+from container_checks import put
 from mounting import (
     command,
     mounted,
@@ -54,8 +55,7 @@ def test_owner_and_umask_options_hold_for_every_request(base: str, binding: str)
 def test_others_enter_only_where_allowed(base: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root to be somebody else")
-    with winkfs.open(base, "a") as container:
-        container.put("secret", b"x", mode=0o600)
+    put(base, "secret", b"x", mode=0o600)
 
     def as_nobody(directory: Path, name: str) -> str:
         done = subprocess.run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from compressed_files import document, documents, frames_of, make
-from container_checks import assert_sound
+from container_checks import assert_sound, put
 from mounting import flip, mounted, run, soon
 
 import winkfs
@@ -89,8 +89,7 @@ def test_a_mount_goes_on_while_contents_are_stored_otherwise(
             compact(base, compress=word)
             assert file.read(1000) == FILES["large"][file.tell() - 1000 : file.tell()]
             assert_same(tree, there)
-        with winkfs.open(base, "a") as c:
-            c.put("new", document(7))
+        put(base, "new", document(7))
         (tree / "new").write_bytes(document(7))
         if "--follow" in options:
             soon(lambda: (there / "new").exists())

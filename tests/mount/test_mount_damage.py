@@ -10,7 +10,7 @@ from pathlib import Path
 import datasets
 import pytest
 from catalog_checks import store_of
-from container_checks import path_of
+from container_checks import make, path_of
 from mounting import flip, mounted, not_by_libfuse, refused, server_of, sync
 
 import winkfs
@@ -25,8 +25,7 @@ def content(i: int) -> bytes:
 
 def fill(base: Path, files: int = FILES) -> None:
     """Files in ten directories, and BASE.cat."""
-    with winkfs.create(base) as container:
-        container.put_many((f"d{i % 10}/f{i:03}", content(i), 1000 + i) for i in range(files))
+    make(base, ((f"d{i % 10}/f{i:03}", content(i), 1000 + i) for i in range(files)))
     winkfs.reindex(base)
 
 
@@ -99,8 +98,7 @@ def test_a_mount_maps_no_file_of_its_container(corpus: Path, options: tuple[str,
 
 
 def test_a_mount_of_an_append_only_container_maps_no_file(base: Path) -> None:
-    with winkfs.create(base, ao=True) as container:
-        container.put_many((f"d{i % 10}/f{i:03}", content(i), 1000 + i) for i in range(FILES))
+    make(base, ((f"d{i % 10}/f{i:03}", content(i), 1000 + i) for i in range(FILES)), ao=True)
     with mounted(base, "-o", "timedir") as there:
         assert names_in(there) == all_names()
         assert readable(there) == FILES

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from container_checks import make
 from mount_requests import Asker, info
 from mounting import (
     WINKFS,
@@ -274,8 +275,7 @@ def test_an_unreadable_catalog_is_closed_and_rebuilt_from_inodes(root: Path, thr
 
 def test_another_container_in_the_place_of_a_shard_is_not_read(root: Path, three: str) -> None:
     remove_files(three)
-    with winkfs.create(three) as container:
-        container.put_many([("b", b"x" * 50), ("a/2", b"xx"), ("e", b"")])
+    make(three, [("b", b"x" * 50), ("a/2", b"xx"), ("e", b"")])
     view = dataset(root)
     if b"b" in walk(view):  # or it is not shown at all
         with refused(errno.EIO):

@@ -17,6 +17,7 @@ from pathlib import Path
 import mounting
 import pytest
 from constants import shrink
+from container_checks import read
 from memory_source import MemorySource
 from mounting import (
     command,
@@ -30,7 +31,6 @@ from mounting import (
 )
 from openfiles import descriptors
 
-import winkfs
 from winkmount import service
 from winkmount.binding import MountError
 from winkmount.mounts import canonical, mount_at, unmount
@@ -132,8 +132,7 @@ def test_forced_unmount_of_a_server_that_answers_syncs(base: str, there: Path) -
     with watched(there):
         (there / "new").write_bytes(b"kept")
         assert command("umount", "--force", there) == (0, "")
-    with winkfs.open(base, "a") as container:
-        assert container.read("new") == b"kept"
+    assert read(base, "new", "a") == b"kept"
 
 
 @pytest.mark.mount

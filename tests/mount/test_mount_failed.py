@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from container_checks import names_of
 from folders import mount_disk
 from mounting import command, forget, refused, sync, watched
 from mounting import there as there  # a fixture
@@ -57,8 +58,7 @@ def mount(disk: Disk, there: Path) -> Iterator[Path]:
 
 
 def stored(disk: Disk) -> list[str]:
-    with winkfs.open(disk.place / "c") as container:
-        return sorted(container.names())
+    return sorted(names_of(disk.place / "c"))
 
 
 def test_umount_reports_a_failed_last_sync_and_stays(disk: Disk, mount: Path) -> None:

@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from container_checks import make
 from memory_source import MemorySource
 from mounting import mounted, sync
 
-import winkfs
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace
 from winkmount.kernel.nodes import NodeTable
@@ -198,8 +198,7 @@ def test_a_signal_during_an_fsync_loses_no_answer(kernel: Kernel) -> None:
 def test_mounts_of_one_container_push_no_pages_of_another_state(tmp_path: Path) -> None:
     """What is read in order is pushed into the page cache: of the mount that it belongs to."""
     base = tmp_path / "c"
-    with winkfs.create(base) as container:
-        container.put_many((f"d/f{i:03}", b"old %d" % i * 500) for i in range(FILES))
+    make(base, ((f"d/f{i:03}", b"old %d" % i * 500) for i in range(FILES)))
 
     def contents(there: Path) -> list[bytes]:
         return [(there / f"d/f{i:03}").read_bytes() for i in range(FILES)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import assert_sound
+from container_checks import assert_sound, make, read
 from mount_requests import Asker, info
 
 import winkfs
@@ -197,8 +197,7 @@ def test_a_full_disk_refuses_what_a_new_file_has_no_room_for(
     one.write(4, b", too")
     one.asker.release(None, one.info)
     one.close()
-    with winkfs.open(one.base) as container:
-        assert container.read("d/new") == b"kept, too"
+    assert read(one.base, "d/new") == b"kept, too"
 
 
 def refuse_all(source: ContainerSource, size: int) -> None:
@@ -233,14 +232,12 @@ def test_more_than_a_draft_may_hold_goes_the_ordinary_way(
     one.asker.release(None, one.info)
     one.close()
     assert grown == [True] * 10 + [False]
-    with winkfs.open(one.base) as container:
-        assert container.read("d/new") == data
+    assert read(one.base, "d/new") == data
 
 
 def test_what_a_directory_lacks(tmp_path: Path) -> None:
     """A directory of which the catalog has nothing: there names are missing without a look-up."""
-    with winkfs.create(tmp_path / "c") as container:
-        container.put_many((f"old/{i}", b"x") for i in range(9))
+    make(tmp_path / "c", ((f"old/{i}", b"x") for i in range(9)))
     source = ContainerSource(Container(str(tmp_path / "c"), "a", mapped=False))
     old = source.lookup(source.root, b"old").id
     new = source.mkdir(source.root, b"new", 0o755, 0, 0).id

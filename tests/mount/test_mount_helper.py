@@ -11,6 +11,7 @@ from pathlib import Path
 
 import datasets
 import pytest
+from container_checks import make, read
 from mounting import WINKFS, serving, watched
 from mounting import there as there  # a fixture
 from private import ROOT, Private, programs
@@ -30,8 +31,7 @@ def private(tmp_path: Path) -> Private:
     found = Private(tmp_path)
     programs(tmp_path)
     shutil.move(tmp_path / "winkfs", found.sbin)
-    with winkfs.create(tmp_path / "my corpus") as container:
-        container.put("f", b"content\n")
+    make(tmp_path / "my corpus", {"f": b"content\n"})
     (tmp_path / "mnt").mkdir()
     return found
 
@@ -214,8 +214,7 @@ def test_unit_starts_serves_and_stops(
         if "=" in line and line[0] != "#"
     )
     assert (settings["Type"], settings["KillMode"]) == ("notify", "mixed")
-    with winkfs.create(tmp_path / "my corpus") as container:
-        container.put("f", b"x")
+    make(tmp_path / "my corpus", {"f": b"x"})
     values = {
         "${BASE}": str(tmp_path / "my corpus"), "${DIR}": str(there),
         "${OPTIONS}": settings["Environment"].partition("=")[2],
@@ -228,8 +227,7 @@ def test_unit_starts_serves_and_stops(
         (there / "new").write_bytes(b"kept")
         server.send_signal(signal.SIGTERM)
         assert server.wait(20) == 0
-    with winkfs.open(tmp_path / "my corpus", "a") as container:
-        assert container.read("new") == b"kept"
+    assert read(tmp_path / "my corpus", "new", "a") == b"kept"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze")

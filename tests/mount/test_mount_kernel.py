@@ -87,8 +87,12 @@ def test_find_and_grep_and_rm(tree: Path, place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
-def test_shell_writes(place: Path) -> None:
-    file = place / "f"
+@pytest.fixture
+def file(place: Path) -> Path:
+    return place / "f"
+
+
+def test_shell_writes(place: Path, file: Path) -> None:
     run("sh", "-c", f"echo one > {file}; echo two >> {file}; cat {file} {file} > {file}2")
     assert file.read_text() == "one\ntwo\n"
     assert (place / "f2").read_text() == "one\ntwo\none\ntwo\n"
@@ -101,8 +105,7 @@ def test_shell_writes(place: Path) -> None:
     assert file.read_text() == "a\nb\n"
 
 
-def test_dd_writes_anywhere(place: Path) -> None:
-    file = place / "f"
+def test_dd_writes_anywhere(place: Path, file: Path) -> None:
     run("dd", "if=/dev/zero", f"of={file}", "bs=1000", "count=3", "status=none")
     command = f"printf XY | dd of={file} bs=1 seek=4000 conv=notrunc status=none"
     run("sh", "-c", command)
@@ -111,8 +114,7 @@ def test_dd_writes_anywhere(place: Path) -> None:
     assert file.read_bytes() == bytes(10) + b"XY" + bytes(3988) + b"XY"
 
 
-def test_open_flags(place: Path) -> None:
-    file = place / "f"
+def test_open_flags(place: Path, file: Path) -> None:
     with pytest.raises(FileNotFoundError):
         os.open(file, os.O_RDWR)
     os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640))
@@ -131,8 +133,7 @@ def test_open_flags(place: Path) -> None:
         (file / "below").write_bytes(b"")
 
 
-def test_writes_are_seen_at_once(place: Path) -> None:
-    file = place / "f"
+def test_writes_are_seen_at_once(place: Path, file: Path) -> None:
     with file.open("wb", buffering=0) as writer:
         for i in range(1, 20):
             writer.write(b"x" * 100)
@@ -223,8 +224,7 @@ def test_what_a_mount_cannot_hold_is_not_permitted(place: Path) -> None:
     assert sorted(path.name for path in place.iterdir()) == ["f", "plain"]
 
 
-def test_times_to_the_nanosecond(place: Path) -> None:
-    file = place / "f"
+def test_times_to_the_nanosecond(place: Path, file: Path) -> None:
     file.write_bytes(b"x")
     os.utime(file, ns=(5, -1_500_000_001))
     assert file.stat().st_mtime_ns == -1_500_000_001
@@ -240,8 +240,7 @@ def test_times_to_the_nanosecond(place: Path) -> None:
     assert file.stat().st_mtime_ns == 7_000_000_007
 
 
-def test_modes_and_owners(place: Path) -> None:
-    file = place / "f"
+def test_modes_and_owners(place: Path, file: Path) -> None:
     file.write_bytes(b"x")
     run("chmod", "u+x,g-r", file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o704
@@ -255,8 +254,7 @@ def test_modes_and_owners(place: Path) -> None:
     assert [entry.is_file(follow_symlinks=False) for entry in os.scandir(place)] == [True]
 
 
-def test_xattrs(place: Path) -> None:
-    file = place / "f"
+def test_xattrs(place: Path, file: Path) -> None:
     file.write_bytes(b"x")
     os.setxattr(file, "user.one", b"1\0")
     os.setxattr(file, "user.two", b"")
@@ -312,17 +310,16 @@ def test_long_names(place: Path) -> None:
     assert (deep / "f").read_bytes() == b"deep"
 
 
-def test_mapped_files(place: Path) -> None:
-    file = place / "f"
+def test_mapped_files(place: Path, file: Path) -> None:
     data = random.Random(1).randbytes(1_000_003)
     file.write_bytes(data)
     with file.open("r+b") as opened:
         with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             assert mapped[:] == data
         with mmap.mmap(opened.fileno(), 0) as mapped:
-            mapped[500_000:500_004] = b"TESTS"
+            mapped[500_000:500_004] = b"TEST"
             mapped.flush()
-    assert file.read_bytes() == data[:500_000] + b"TESTS" + data[500_004:]
+    assert file.read_bytes() == data[:500_000] + b"TEST" + data[500_004:]
 
 
 def test_directory_with_the_set_group_id_bit_hands_its_group_on(place: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import commands
 import pytest
 from commands import Run, listed, one_line
+from container_checks import make
 from memory_source import MemorySource
 from mounting import leave_dead, mounted, need_fuse, request, server_of, watched
 
@@ -27,8 +28,7 @@ run = commands.run  # fixture
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    with winkfs.create(tmp_path / "my corpus\n") as container:
-        container.put("f", b"x")
+    make(tmp_path / "my corpus\n", {"f": b"x"})
     return tmp_path / "my corpus\n"
 
 

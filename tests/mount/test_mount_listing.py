@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from container_checks import make
 from memory_source import MemorySource
 from mount_requests import Asker, parsed
 from sources import at, kept, tree_of
@@ -235,8 +236,7 @@ def test_a_mount_that_follows_lists_directories_as_they_are_now(tmp_path: Path) 
 def test_a_listing_does_not_restore_the_old_place_of_a_file(tmp_path: Path) -> None:
     """Ids that were forgotten are learned again from listings, of names that are still there."""
     base = tmp_path / "c"
-    with winkfs.create(base) as container:
-        container.put_many((name, b"1") for name in ("d/a", "d/b", "d/below/c", "d/z", "far/x"))
+    make(base, ((name, b"1") for name in ("d/a", "d/b", "d/below/c", "d/z", "far/x")))
     winkfs.reindex(base)  # with the order of names
     source = kept(ContainerSource(winkfs.open(base, "a")))
     top, folder = source.root, at(source, "d")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from constants import shrink
+from container_checks import make
 from mount_requests import parsed
 from mounting import WINKFS, flip, mounted, not_by_libfuse, refused, server_of, serving
 from mounting import there as there
@@ -151,8 +152,7 @@ def test_numbers_agree_with_the_source(
 
 def tree(base: str, count: int = 4000) -> None:
     """Files in directories of ten."""
-    with winkfs.create(base) as container:
-        container.put_many((f"{i // 1000}/{i // 10}/{i}", b"%d" % i) for i in range(count))
+    make(base, ((f"{i // 1000}/{i // 10}/{i}", b"%d" % i) for i in range(count)))
     winkfs.reindex(base)
 
 

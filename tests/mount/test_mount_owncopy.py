@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from container_checks import make
 from mounting import mounted, run
 
 import winkfs
@@ -19,8 +20,7 @@ LIMIT = 60 << 20  # bytes that a program may write: it ends when all else fails
 
 
 def container(base: Path, files: int, **kind: bool) -> Path:
-    with winkfs.create(base, **kind) as made:
-        made.put_many((f"f{i}", os.urandom(1 << 20)) for i in range(files))
+    make(base, ((f"f{i}", os.urandom(1 << 20)) for i in range(files)), **kind)
     return base
 
 

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from container_checks import put_many
 from mounting import base as base
 from mounting import not_by_libfuse, serving, soon
 from mounting import there as there
-
-import winkfs
 
 # A server that says how many numbers it remembers, each time the kernel has forgotten some.
 SERVER = """
@@ -64,8 +63,7 @@ def test_the_kernel_forgets_what_was_written(base: str, there: Path, tmp_path: P
 @pytest.mark.mount
 @not_by_libfuse("knows no notice for it")
 def test_the_kernel_forgets_what_was_looked_at(base: str, there: Path, tmp_path: Path) -> None:
-    with winkfs.open(base, "a") as container:
-        container.put_many((f"d{i % 9}/f{i}", b"%d" % i) for i in range(FILES))
+    put_many(base, ((f"d{i % 9}/f{i}", b"%d" % i) for i in range(FILES)))
     log = tmp_path / "log"
     with forgetting(base, log, there):
         held = [(there / f"d{i % 9}/f{i}").open("rb") for i in range(20)]  # in use: they stay

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from constants import shrink
+from container_checks import read
 from memory_source import MemorySource
 from mount_requests import Asker
 from mounting import (
@@ -151,8 +152,7 @@ def test_foreground_ends_by_a_signal_with_all_synced(
         (there / "g").write_bytes(b"kept")
         server.send_signal(number)
         assert server.wait(20) == 0
-        with winkfs.open(base, "a") as container:
-            assert container.read("g") == b"kept"
+        assert read(base, "g", "a") == b"kept"
 
 
 @pytest.mark.mount

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from container_checks import make, read
 from mounting import all_at_once, dead, mounted, refused, server_of
 from mounting import empty as empty  # a fixture
 
@@ -61,8 +62,7 @@ def test_counter_of_four_processes_misses_no_step(base: str, lock: str) -> None:
         (there / "count").write_bytes(b"%08d" % 0)
         all_at_once(*[["-c", COUNT, there, 200, lock]] * 4, seconds=60)
         assert (there / "count").read_bytes() == b"%08d" % 800
-    with winkfs.open(base) as container:
-        assert container.read("count") == b"%08d" % 800
+    assert read(base, "count") == b"%08d" % 800
 
 
 LINES = """
@@ -94,8 +94,7 @@ def test_appenders_lose_no_line(base: str) -> None:
         ]
         for name in "abcd":
             assert (there / f"own-{name}").read_text().splitlines() == lines_of(name)
-    with winkfs.open(base) as container:
-        assert container.read("shared").decode().splitlines() == shared
+    assert read(base, "shared").decode().splitlines() == shared
     assert winkfs.verify(base).problems == []
 
 
@@ -129,8 +128,7 @@ def come_and_go(place: Path, stop: object, number: int) -> None:
 @pytest.mark.parametrize("names", [30, 3000])
 def test_listing_while_names_come_and_go_shows_the_others_once(tmp_path: Path, names: int) -> None:
     base = str(tmp_path / "corpus")
-    with winkfs.create(base) as container:
-        container.put_many([(f"d/stays-{i:05}", b"") for i in range(0, names, 2)])
+    make(base, [(f"d/stays-{i:05}", b"") for i in range(0, names, 2)])
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     with mounted(base, "-o", "sync_every=0.1") as there:
@@ -166,8 +164,7 @@ def test_o_sync_is_durable_when_the_write_returns(
         os.kill(server_of(there), signal.SIGKILL)
         with dead():
             os.close(fd)
-    with winkfs.open(base) as container:
-        assert container.read("f") == b"here"
+    assert read(base, "f") == b"here"
 
 
 def test_readers_see_what_passes_the_kernels_cache(empty: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from container_checks import delete, make
 from mounting import refused
 from seam import disk_calls, refusing
 from sources import at, contents, listed, made, opened, walk
@@ -49,8 +50,7 @@ def change_everything(base: str) -> None:
         container.chmod("private", 0o644)
         container.put_many((f"new/{i}", b"new") for i in range(1000))
     winkfs.reindex(base)
-    with winkfs.open(base, "a") as container:
-        container.delete("big")
+    delete(base, "big")
 
 
 def test_snapshot_while_another_process_changes_everything(base: str) -> None:
@@ -97,8 +97,7 @@ def test_a_following_mount_switches_to_a_replaced_container(base: str, tmp_path:
     entries = view.readdir(handle, 0)
     next(entries)
     other = str(tmp_path / "other")
-    with winkfs.create(other) as container:
-        container.put("a/b", b"another")
+    make(other, {"a/b": b"another"})
     for suffix in (".idx", ".data"):
         os.replace(other + suffix, base + suffix)
     assert view.refresh()

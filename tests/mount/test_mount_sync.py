@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from container_checks import put_many
 from mounting import (
     TESTS,
     all_refused,
@@ -293,8 +294,7 @@ def test_a_process_killed_during_a_read_need_not_wait(
     base: str, there: Path, control: Path, options: list[str], number: int
 ) -> None:
     """Also who waits behind it; and who is not killed gets what was asked for."""
-    with winkfs.open(base, "a") as container:
-        container.put_many((f"many/{i}", b"%d" % i * 999) for i in range(9))
+    put_many(base, ((f"many/{i}", b"%d" % i * 999) for i in range(9)))
     with serving([*server(control, base, there), *options], there, patience=120):
         assert len(os.listdir(there / "many")) == 9
         control.write_text("read 2.5")
