@@ -322,6 +322,24 @@ def test_mapped_files(place: Path, file: Path) -> None:
     assert file.read_bytes() == data[:500_000] + b"TEST" + data[500_004:]
 
 
+def test_git(place: Path) -> None:
+    def git(*arguments: str) -> str:
+        return run("git", "-c", "user.name=x", "-c", "user.email=x@x", *arguments, cwd=place)
+
+    git("init", "-q", ".")
+    for i in range(20):
+        (place / f"f{i}").write_text(f"file {i}\n" * i)
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (place / "f3").write_text("changed\n")
+    git("mv", "f4", "g4")
+    git("commit", "-qam", "second")
+    git("gc", "-q")
+    git("fsck", "--strict")
+    assert git("status", "--short") == ""
+    assert len(git("log", "--oneline").splitlines()) == 2
+
+
 def test_directory_with_the_set_group_id_bit_hands_its_group_on(place: Path) -> None:
     os.chown(place, -1, 6)
     place.chmod(0o2775)

@@ -138,7 +138,7 @@ def test_flips_and_zeros_are_reported_and_give_no_wrong_record() -> None:
             data[at] = value
             content = node.seen()  # type: ignore[union-attr]
             content.data[:] = data
-            node.settle(content, [])  # type: ignore[union-attr]
+            node.settle(content)  # type: ignore[union-attr]
             node.show(content)  # type: ignore[union-attr]
             told += look_at(f"{image.path}/s", bodies, wanted, at)
     assert told > 1000
