@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import datasets
 import pytest
 import stored
 from compressed_files import document
+from sparkfiles import expected as content
 from sparking import SparkSession
-from sparking import spark as spark  # the fixture
 
 import winkfs
 from winkfs.dataset.dataset import create
@@ -19,11 +18,6 @@ from winkfs.errors import Refusal
 from winkfs.spark.jobs import compact
 
 pytestmark = pytest.mark.spark
-
-
-def content(target: Path) -> dict[bytes, tuple[bytes, int]]:
-    with winkfs.open(target) as found:
-        return {os.fsencode(e.name): (e.read(), e.mtime_ns) for e in found.scan()}
 
 
 @pytest.fixture
@@ -65,7 +59,7 @@ def test_contents_become_compressed_and_plain_again(spark: SparkSession, tmp_pat
     for word, level in (("zstd:3", 3), (None, 3), ("none", 0)):
         with winkfs.open(root, "a") as out:
             out.put("1", document(1), mtime=1)  # something to join
-        before[b"1"] = document(1), 10**9
+        before[b"1"] = before[b"1"]._replace(mtime_ns=10**9)
         summary = compact.run(spark, str(root), everything=True, compress=word)
         assert (summary["removed"], summary["shards"]) == (2, 1)
         assert [record.level for record in Log(str(root)).latest().shards] == [level]

@@ -14,6 +14,7 @@ import winkfs
 import winkfs.spark
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.dataset import create, open
+from winkfs.dataset.manifest import Log
 from winkfs.errors import DatasetConflict
 from winkfs.spark import session
 
@@ -41,10 +42,9 @@ def told(spark: SparkSession, root: Path, **options: Any) -> list[tuple[int, str
 def test_files_are_deleted_of_which_a_condition_is_true(spark: SparkSession, root: Path) -> None:
     done = winkfs.spark.delete(spark, root, "lang = 'de' and score < 0.6")
     assert done == {"deleted": 3, "generation": 2}
-    with open(root) as files:
-        left = {entry.name for entry in files.scan()}
-        assert left == {f"d/{i:02}" for i in range(20)} - {"d/01", "d/03", "d/05"}
-        assert files.columns == {"lang": "string", "score": "float64"}
+    left = {f"d/{i:02}" for i in range(20)} - {"d/01", "d/03", "d/05"}
+    assert set(stored.names(root)) == left
+    assert stored.columns(root) == {"lang": "string", "score": "float64"}
     assert winkfs.spark.delete(spark, root, "content = X'3139'")["deleted"] == 1
     assert winkfs.spark.delete(spark, root, "score > 100") == {"deleted": 0, "generation": 3}
 
@@ -73,9 +73,8 @@ def test_a_container_has_no_other_writer_while_files_are_chosen(
 
 
 def test_files_of_a_container_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
-    with winkfs.create(tmp_path / "c", columns={"lang": "string"}) as container:
-        container.put(b"a\xff", b"1", columns={"lang": "de"})
-        container.put("b", b"2")
+    rows = [(b"a\xff", b"1", None, {"lang": "de"}), ("b", b"2")]
+    stored.make(tmp_path / "c", rows, columns={"lang": "string"})
     assert winkfs.spark.delete(spark, tmp_path / "c", "lang = 'de'")["deleted"] == 1
     assert stored.names(tmp_path / "c") == ["b"]
 
@@ -95,9 +94,8 @@ def test_a_delete_keeps_what_is_committed_meanwhile(
         monkeypatch.undo(), other(*a, **k))[1])  # fmt: skip
     with pytest.raises(DatasetConflict):
         winkfs.spark.delete(spark, root, "lang = 'de'")
-    with open(root) as files:
-        assert files.read("d/01") == b"newer"
-        assert len(files) == 20
+    assert stored.read(root, "d/01") == b"newer"
+    assert len(stored.names(root)) == 20
 
 
 def test_upsert_keeps_what_it_has_no_column_for(spark: SparkSession, root: Path) -> None:
@@ -162,8 +160,7 @@ def test_upsert_refuses_what_it_cannot_put(spark: SparkSession, root: Path) -> N
         winkfs.spark.upsert(
             spark.createDataFrame([("new", "fr")], "path string, lang string"), root
         )
-    with open(root) as files:
-        assert len(files) == 20
+    assert len(stored.names(root)) == 20
 
 
 def test_changes_of_each_commit(spark: SparkSession, root: Path) -> None:
@@ -177,8 +174,7 @@ def test_changes_of_each_commit(spark: SparkSession, root: Path) -> None:
     first = [(1, "put", f"d/{i:02}") for i in range(20)]
     second = [(2, "delete", "d/00"), (2, "put", "d/01"), (2, "put", "e")]
     gone = sorted({f"d/{i:02}" for i in range(1, 20)} | {"e"})
-    with open(root) as files:
-        last = files.generation
+    last = Log(str(root)).newest()
     assert told(spark, root) == sorted(
         [*first, *second, *((last, "delete", name) for name in gone), (last, "put", "z")]
     )

@@ -7,16 +7,14 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import datasets
 import pytest
+import stored
 from sparkfiles import plain, struct
 from sparking import application, environment
 from warm import PACKAGES, ROOT
-
-import winkfs
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
@@ -97,8 +95,7 @@ def test_found_by_name_in_a_new_session(base: Path) -> None:
     """
     done = application(code, base, fresh=True)  # a JVM looks once
     assert done.returncode == 0, done.stderr
-    with winkfs.open(base) as container:
-        assert f"count {len(container)} 1" in done.stdout
+    assert f"count {len(stored.names(base))} 1" in done.stdout
 
 
 def zipped(path: Path) -> Path:
@@ -107,13 +104,9 @@ def zipped(path: Path) -> Path:
         for name, folder in [
             ("winkfs", ROOT), ("winkformats", ROOT / "formats"), ("pyspark_winkfs", ROOT),
         ]:  # fmt: skip
-            for file in _modules(folder / name):
+            for file in (folder / name).rglob("*.py"):
                 archive.write(file, file.relative_to(folder))
     return path
-
-
-def _modules(folder: Path) -> Iterator[Path]:
-    return folder.rglob("*.py")
 
 
 def test_a_driver_python_without_winkfs_names_the_remedy(
@@ -137,8 +130,7 @@ def test_a_driver_python_without_winkfs_names_the_remedy(
     assert "cannot import winkfs" in error
     for remedy in ("PYSPARK_PYTHON", "pip install", "addPyFile"):
         assert remedy in error
-    with winkfs.open(base) as container:
-        assert f"count {len(container)}" in done.stdout
+    assert f"count {len(stored.names(base))}" in done.stdout
 
 
 def test_a_task_python_without_winkfs_names_the_remedy(
@@ -210,5 +202,5 @@ def test_spark_runs_with_the_python_of_the_script(base: Path, tmp_path: Path) ->
     done = subprocess.run(
         [sys.executable, script, base, "conf"], env=variables, capture_output=True, text=True
     )
-    with winkfs.open(base) as container:
-        assert f"found {sys.prefix} {len(container)}" in done.stdout, done.stderr[-2000:]
+    found = f"found {sys.prefix} {len(stored.names(base))}"
+    assert found in done.stdout, done.stderr[-2000:]
