@@ -11,7 +11,6 @@ builds on others, or is damaged is read by itself. Damage is passed to a callbac
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from winkformats.hashing import xxh3_at
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import Batch, entries_at, scan_intact
 from winkformats.kv.sequence import KVSeq
+from winkformats.lazy import cached_property
 from winkfs.container.ondisk.data import INODE_BYTES, Settings
 from winkfs.container.ondisk.inode import (
     ATTRS,

@@ -11,7 +11,6 @@ import mmap
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, Self
 
 import numpy as np
@@ -23,6 +22,7 @@ from winkformats.disk.storage import Storage
 from winkformats.hashing import MASK63
 from winkformats.kv import pagesums
 from winkformats.kv.superblock import SBSIZE, Superblock
+from winkformats.lazy import cached_property
 
 Indices = npt.NDArray[Any]
 Cells = npt.NDArray[np.int64]  # [n, cellsz], native order

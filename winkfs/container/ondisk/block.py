@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import accumulate, chain, pairwise, takewhile
 from typing import Final
 
@@ -39,6 +38,7 @@ from winkformats.arrays import (
     rows_joined,
 )
 from winkformats.errors import DerivedDamage
+from winkformats.lazy import cached_property
 from winkfs.container.table import (
     ASK,
     COLUMNS,

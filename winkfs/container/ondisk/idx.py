@@ -10,7 +10,6 @@ import struct
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import islice
 from typing import Final
 
@@ -25,6 +24,7 @@ from winkformats.hindex.table import IndexRows
 from winkformats.kv import pagesums
 from winkformats.kv.pagesums import PageSums
 from winkformats.kv.superblock import HINDEX, SBSIZE, Superblock, read_superblock
+from winkformats.lazy import cached_property
 from winkfs.container.ondisk.data import PURPOSE_INDEX, Settings
 
 NEXTFID: Final = "NEXTFID"  # in BASE.idx: the first FILEID not in use when it was written

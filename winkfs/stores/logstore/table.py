@@ -7,7 +7,6 @@ changes for the first time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import Final
 from weakref import WeakValueDictionary
 
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from winkformats.arrays import Int64, UInt64
+from winkformats.lazy import cached_property
 from winkformats.logstore.entry import RECIDS, Entries
 from winkfs.errors import Refusal
 
