@@ -31,7 +31,7 @@ def test_an_attribute_is_computed_once() -> None:
     assert slow.value == os.getpid() and not slow.begun.is_set()
 
 
-def test_a_child_does_not_wait_for_a_thread_that_it_does_not_have() -> None:
+def test_a_forked_child_waits_for_no_thread_of_its_parent() -> None:
     go, begun = threading.Event(), threading.Event()
     slow = Slow(go, begun)
     thread = threading.Thread(target=lambda: slow.value)
