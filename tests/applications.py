@@ -52,8 +52,8 @@ class Applications:
         self.process.stdin.flush()
         if not is_readable(self.process.stdout.fileno(), PATIENCE):
             self.process.kill()  # its JVM ends with it
-            said = texts[1].read_text(errors="replace")[-3000:]
-            raise AssertionError(f"an application hangs: {said}")
+            answer = texts[1].read_text(errors="replace")[-3000:]
+            raise AssertionError(f"an application hangs: {answer}")
         status = int(self.process.stdout.readline() or b"1")
         out, err = (text.read_text(errors="replace") for text in texts)
         return subprocess.CompletedProcess(arguments, status, out, err)

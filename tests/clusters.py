@@ -71,13 +71,13 @@ class Daemon:
     def waits_for(self, line: str, count: int = 1) -> None:
         """Wait until its log holds `count` lines with such a text."""
         wait_for(
-            lambda: len(re.findall(line, self.said())) >= count,
+            lambda: len(re.findall(line, self.output())) >= count,
             f"{self.log.name}: no {line!r}",
             STARTING,
             alive=self.process,
         )
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 

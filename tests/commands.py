@@ -125,6 +125,6 @@ def session(run: Run, text: str) -> None:
         command, _, lines = part.partition("\n")
         done = run(*shlex.split(command))
         fails = lines.startswith("winkfs: ")
-        said = one_line(done) if fails else "".join(f"{line}\n" for line in listed(done))
+        answer = one_line(done) if fails else "".join(f"{line}\n" for line in listed(done))
         pattern = re.escape(lines).replace(re.escape("..."), ".*")
-        assert re.fullmatch(pattern, said, re.DOTALL), f"{command}: {said}"
+        assert re.fullmatch(pattern, answer, re.DOTALL), f"{command}: {answer}"

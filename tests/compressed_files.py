@@ -83,7 +83,7 @@ def make(base: Path, files: dict[str, bytes], way: str = "put_many", **options: 
 
 
 def forge(base: Path, frame: bytes, size: int, skip: int = FRAME) -> None:
-    """A container with documents "a" and "f", whose size is said to be that of a frame."""
+    """A container with documents "a" and "f", whose size is given as that of a frame."""
     make(base, {"a": document(1)})
     with winkfs.open(base, "a") as c:
         store = c.store

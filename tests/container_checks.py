@@ -107,11 +107,6 @@ def patch(path: Path, at: int, data: bytes) -> None:
         file.write(data)
 
 
-def flip(path: Path, at: int, bits: int = 1) -> None:
-    """Change bits of one byte of a file."""
-    patch(path, at, bytes([path.read_bytes()[at] ^ bits]))
-
-
 def drop(base: Path, *suffixes: str) -> None:
     """Remove derived files, as far as they are there: without suffixes, all of them."""
     for suffix in suffixes or (".idx", ".cat", ".time"):
@@ -148,18 +143,6 @@ def image_of(base: Path) -> Path:
     image.mkdir()
     copy_files(base.parent, image)
     return image / "c"
-
-
-def make(base: Path | str, files: Mapping[Any, bytes] | Iterable[Any], **options: Any) -> None:
-    """Make a container with these files, by name or as `put_many` takes them."""
-    with winkfs.create(base, **options) as container:
-        container.put_many(files.items() if isinstance(files, Mapping) else files)
-
-
-def read(base: Path | str, name: str | bytes, mode: str = "r") -> bytes:
-    """Return the content of a file to a new handle."""
-    with winkfs.open(base, mode) as container:
-        return container.read(name)
 
 
 def put(base: Path | str, *arguments: Any, **options: Any) -> None:

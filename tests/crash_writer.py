@@ -143,10 +143,10 @@ def allowed(known: Known, logs: list[Path], until: float) -> dict[str, list[byte
     """
     found: dict[str, list[bytes | Value | None]] = {name: [data] for name, data in known.items()}
     for line in [line for log in logs if log.exists() for line in log.read_bytes().splitlines()]:
-        said = json.loads(line)
-        for name, fields in said["names"].items():
+        answer = json.loads(line)
+        for name, fields in answer["names"].items():
             value = None if fields is None else Value(*fields)
-            if said["what"] == "done" and said["at"] <= until:
+            if answer["what"] == "done" and answer["at"] <= until:
                 found[name] = [value]
             else:
                 found.setdefault(name, [None]).append(value)

@@ -17,10 +17,12 @@ def flipped(data: bytes, *bits: int) -> bytes:
 
 def flip(path: str | Path, *places: int, bits: int = 1) -> None:
     """Flip the same bits of the bytes at these places of a file; again, and all is as before."""
-    data = bytearray(Path(path).read_bytes())
-    for at in places:
-        data[at] ^= bits
-    Path(path).write_bytes(data)
+    with Path(path).open("r+b") as file:
+        for at in places:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ bits]))
 
 
 @contextmanager

@@ -108,12 +108,12 @@ def inodes(folder: Path, dice: random.Random) -> Iterator[tuple[Path, str]]:
         base, variant = folder / "c" / "c", dice.choice(VARIANTS)
         ordinary(base, variant)
         store = Store(str(base), writable=True)
-        told = [strange_inode(store, b"h%d" % n, dice) for n in range(STRANGE)]
+        reported = [strange_inode(store, b"h%d" % n, dice) for n in range(STRANGE)]
         store.sync_data()
         store.abandon()
         for suffix in (".idx", ".time", ".cat"):
             base.with_suffix(suffix).unlink(missing_ok=True)
-        yield base, f"{variant} {told}"
+        yield base, f"{variant} {reported}"
 
 
 def strange_inode(store: Store, name: bytes, dice: random.Random) -> str:

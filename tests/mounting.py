@@ -106,8 +106,8 @@ def serving(
         with watched(directory, patience):
             yield server
             server.send_signal(signal.SIGTERM)
-            _, said = server.communicate(timeout=30)
-            assert server.returncode == 0, said
+            _, answer = server.communicate(timeout=30)
+            assert server.returncode == 0, answer
     finally:
         server.kill()
         server.communicate()
@@ -187,7 +187,7 @@ def need(*tools: str) -> None:
 
 
 def run(*command: str | Path, cwd: Path | None = None, seconds: float = PATIENCE) -> str:
-    """-> what a program said on stdout; it must exit with 0."""
+    """-> what a program wrote to stdout; it must exit with 0."""
     done = subprocess.run(command, capture_output=True, cwd=cwd, timeout=seconds)
     assert done.returncode == 0, f"{command}: {os.fsdecode(done.stderr)}"
     return os.fsdecode(done.stdout)
@@ -205,8 +205,8 @@ def same(left: Path, right: Path) -> None:
 def winkfs_command(*arguments: str | Path) -> None:
     if arguments[0] == "mount":
         need_fuse()
-    status, _, said = warm.run([str(argument) for argument in arguments], PATIENCE)
-    assert status == 0, f"{arguments[0]} failed: {said}"
+    status, _, answer = warm.run([str(argument) for argument in arguments], PATIENCE)
+    assert status == 0, f"{arguments[0]} failed: {answer}"
 
 
 def abort(mount: Mount) -> None:
@@ -259,15 +259,6 @@ def cool(path: str | Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def flip(path: str | Path, at: int) -> None:
-    """Change a bit of the byte at an offset."""
-    with Path(path).open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 4]))
-
-
 def all_at_once(*commands: Sequence[object], seconds: float | None = None) -> None:
     """Run Python with these arguments, all at the same time; each must exit with 0."""
     running = [
@@ -278,12 +269,12 @@ def all_at_once(*commands: Sequence[object], seconds: float | None = None) -> No
         for command in commands
     ]  # fmt: skip
     try:
-        said = [process.communicate(timeout=seconds)[0] for process in running]
+        answer = [process.communicate(timeout=seconds)[0] for process in running]
     finally:
         for process in running:
             process.kill()
             process.wait()
-    assert [process.returncode for process in running] == [0] * len(running), "\n".join(said)
+    assert [process.returncode for process in running] == [0] * len(running), "\n".join(answer)
 
 
 def grep(there: Path) -> set[str]:
@@ -304,7 +295,7 @@ def grep(there: Path) -> set[str]:
 
 
 def command(*arguments: str | Path, cwd: Path | None = None) -> tuple[int, str]:
-    """-> exit status, what it said on stderr."""
+    """-> exit status, what it wrote to stderr."""
     status, out, err = warm.run([str(argument) for argument in arguments], PATIENCE, cwd)
     assert out == ""
     return status, err.removeprefix("winkfs: ").rstrip("\n")

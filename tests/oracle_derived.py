@@ -228,8 +228,8 @@ def check_catalog(
         equal("row of the catalog", where_it_is, row, live[name])
         # A catalog that lacks a column is not used: a writer removes it, and a crash may not.
         for column, kind in schema.items() if schema.keys() <= values[name].keys() else ():
-            said = kind, value_of(kind, texts.get(b"user." + column.encode()))
-            equal("value of a column", f"{where_it_is} {column}", said, values[name].get(column))
+            answer = kind, value_of(kind, texts.get(b"user." + column.encode()))
+            equal("value of a column", f"{where_it_is} {column}", answer, values[name].get(column))
     return live
 
 

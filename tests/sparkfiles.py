@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import stored
 from datasets import commit, delete
+from flips import flip
 
 import winkfs
 from winkfs.dataset import manifest
@@ -203,4 +204,4 @@ def damage(base: Path, *names: str) -> None:
     found, data = expected(base), Path(f"{base}.data")
     for content in [found[name.encode()].content for name in names]:
         at = data.read_bytes().index(content[:1000])
-        stored.flip(data, at + len(content) // 2)
+        flip(data, at + len(content) // 2)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from flips import flip as flip
+from flips import flip
 
 import winkfs
 

@@ -1,4 +1,4 @@
-"""The set-up scripts: what cannot be had is said in one line."""
+"""The set-up scripts: what cannot be had is reported in one line."""
 
 from __future__ import annotations
 

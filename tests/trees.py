@@ -7,7 +7,7 @@ import random
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,13 +45,6 @@ def make_tree(root: Path) -> Path:
     return root
 
 
-def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files below a folder."""
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "tree")
@@ -71,11 +64,6 @@ def snapshot(root: Path, *, second: bool = False) -> dict[str, tuple[object, ...
         mode = stat.S_IFMT(status.st_mode) if path.is_symlink() else status.st_mode
         found[str(path.relative_to(root))] = (content, mode, mtime, status.st_uid, status.st_gid)
     return found
-
-
-def stat_of(base: str | Path, name: str) -> winkfs.Stat:
-    with winkfs.open(base) as opened:
-        return opened.stat(name)
 
 
 def files_beside(base: Path) -> list[str]:

@@ -13,8 +13,9 @@ import pytest
 import stored
 from folders import write_files
 from seam import disk_calls, once_after
+from stored import stat
 from threaded import in_threads
-from trees import VARIANTS, files_beside, snapshot, stat_of
+from trees import VARIANTS, files_beside, snapshot
 
 import winkfs
 from winkformats import native
@@ -110,7 +111,7 @@ def test_time_that_no_file_can_have_becomes_the_nearest(
             file.add(source, "")
         source = tmp_path / "tar"
     pack(source, tmp_path / "c", ao=ao)
-    assert stat_of(tmp_path / "c", "f").mtime_ns == 2**63 - 1
+    assert stat(tmp_path / "c", "f").mtime_ns == 2**63 - 1
 
 
 @pytest.fixture

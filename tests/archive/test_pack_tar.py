@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 import stored
-from trees import files_beside, snapshot, stat_of
+from stored import stat
+from trees import files_beside, snapshot
 
 import winkfs
 from winkformats.errors import FormatError
@@ -52,7 +53,7 @@ def test_tar_mtime_is_exact_to_the_nanosecond(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "t.tar", "w") as tar:
         tar.addfile(member)
     pack(tmp_path / "t.tar", tmp_path / "c")
-    assert stat_of(tmp_path / "c", "a").mtime_ns == -1_000_000_001
+    assert stat(tmp_path / "c", "a").mtime_ns == -1_000_000_001
 
 
 def write_tar(path: Path, *members: tarfile.TarInfo, data: bytes = b"") -> Path:

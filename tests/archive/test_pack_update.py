@@ -17,7 +17,8 @@ import pytest
 import stored
 from constants import shrink
 from folders import unchanged
-from trees import snapshot, stat_of
+from stored import stat
+from trees import snapshot
 
 import winkfs
 import winkfs.archive.pack
@@ -412,7 +413,7 @@ def test_of_a_name_that_comes_twice_the_last_one_counts(
     run(tar, tmp_path / "c")
     run(tar, tmp_path / "c", update=True, checksum=checksum)
     assert stored.read(tmp_path / "c", "a") == b"2" * length
-    assert stat_of(tmp_path / "c", "a").mtime == 2
+    assert stat(tmp_path / "c", "a").mtime == 2
 
 
 # --- data sets ---

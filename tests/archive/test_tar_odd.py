@@ -29,8 +29,9 @@ import pytest
 from commands import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored import stat
 from tars import END, OLD_GNU, around, header, member, padded, pax, signed, summed
-from trees import files_beside, stat_of
+from trees import files_beside
 
 import winkfs
 from winkfs.archive.items import STREAM_BYTES, Note, Ratio
@@ -286,7 +287,7 @@ def test_an_odd_member_costs_itself(tmp_path: Path, name: str) -> None:
 def test_an_owner_that_does_not_fit_is_never_root(tmp_path: Path) -> None:
     odd = pax((b"uid", b"%d" % BIG), (b"gid", b"-5"))
     found = packed(tmp_path, around(odd, member(b"f"), odd, member(b"g")))
-    status = stat_of(tmp_path / "c", "f")
+    status = stat(tmp_path / "c", "f")
     assert (status.uid, status.gid) == (UNKNOWN_OWNER, UNKNOWN_OWNER)
     assert [note.often for note in found.notes] == [1, 1]  # one line for all
 
@@ -294,7 +295,7 @@ def test_an_owner_that_does_not_fit_is_never_root(tmp_path: Path) -> None:
 def test_a_member_without_its_mark_keeps_its_own_mtime(tmp_path: Path) -> None:
     odd = pax((b"mtime", b"inf")) + member(b"f", b"x", mtime=b"00000000017\0")
     packed(tmp_path, around(odd))
-    assert stat_of(tmp_path / "c", "f").mtime_ns == 15 * 10**9
+    assert stat(tmp_path / "c", "f").mtime_ns == 15 * 10**9
 
 
 def test_a_volume_label_is_counted(tmp_path: Path) -> None:
@@ -310,7 +311,7 @@ def test_times_beyond_64_bits_are_clamped_and_counted(tmp_path: Path) -> None:
     odd.append(member(b"f5", mtime=b"\x80" + b"\x3f" * 11))
     found = packed(tmp_path, around(*odd))
     ends = [LAST, -LAST - 1, LAST, LAST, -LAST - 1, LAST]
-    assert [stat_of(tmp_path / "c", f"f{i}").mtime_ns for i in range(6)] == ends
+    assert [stat(tmp_path / "c", f"f{i}").mtime_ns for i in range(6)] == ends
     assert (found.report.clamped, found.report.left_out, found.report.failed) == (6, 0, 0)
     assert {(note.what, note.often) for note in found.notes} == {(CLAMPED, 3)}
 
@@ -320,7 +321,7 @@ def test_times_within_64_bits_are_exact(tmp_path: Path, ns: int) -> None:
     sign, value = ("-" if ns < 0 else ""), abs(ns)
     text = f"{sign}{value // 10**9}.{value % 10**9:09}".encode()
     assert packed(tmp_path, around(pax((b"mtime", text)) + member(b"f"))).notes == []
-    assert stat_of(tmp_path / "c", "f").mtime_ns == ns
+    assert stat(tmp_path / "c", "f").mtime_ns == ns
 
 
 # --- the end ---

@@ -127,13 +127,13 @@ def test_ls_answers_from_the_catalog_and_reads_report_damage(run: Run) -> None:
     assert run("ls", "--json", "d") == whole
     for args in (["stat", "d", f"f{HIT:02d}"], ["cat", "d", f"f{HIT:02d}"], ["unpack", "d", "out"],
                  ["ls", "d", f"f{HIT:02d}"]):  # fmt: skip
-        status, _, said = run(*args)
-        assert status == 1 and where in said, args
-    status, out, said = run("verify", "d")
-    assert status == 1 and where in out.decode() + said
+        status, _, answer = run(*args)
+        assert status == 1 and where in answer, args
+    status, out, answer = run("verify", "d")
+    assert status == 1 and where in out.decode() + answer
     os.unlink("d.cat")
-    status, out, said = run("ls", "d")
-    assert status == 1 and where in said and out.count(b"\n") == FILES
+    status, out, answer = run("ls", "d")
+    assert status == 1 and where in answer and out.count(b"\n") == FILES
 
 
 def test_a_damaged_link_is_listed_without_its_target(run: Run) -> None:
@@ -174,9 +174,9 @@ def test_reindex_from_python_warns_or_notes(run: Run) -> None:
     inode_with_index()
     with pytest.warns(DamageWarning, match="at byte"):
         assert winkfs.reindex("d") == FILES
-    told: list[str] = []
-    assert winkfs.reindex("d", problem=told.append) == FILES
-    assert len(told) == 1
+    reported: list[str] = []
+    assert winkfs.reindex("d", problem=reported.append) == FILES
+    assert len(reported) == 1
 
 
 def test_reindex_of_a_cut_file_names_the_remedy(run: Run) -> None:

@@ -131,11 +131,11 @@ def test_compact_history_and_vacuum(run: Run, root: str) -> None:
 def test_compact_prints_what_it_would_save(run: Run, root: str) -> None:
     plan = "...2 shards of ...would become about 1 of..."
     session(run, f"$ dataset compact {root} --dry-run\n{plan}\n")
-    told = json.loads(run("dataset", "compact", root, "--dry-run", "--json").out)
+    reported = json.loads(run("dataset", "compact", root, "--dry-run", "--json").out)
     did = json.loads(run("dataset", "compact", root, "--json").out)
-    assert (told["dry_run"], did["dry_run"]) == (True, False)
-    assert told["bytes_before"] == did["bytes_before"] > did["bytes_after"] > 0
-    assert told["generation"] == did["generation"] - 1
+    assert (reported["dry_run"], did["dry_run"]) == (True, False)
+    assert reported["bytes_before"] == did["bytes_before"] > did["bytes_after"] > 0
+    assert reported["generation"] == did["generation"] - 1
     assert b"nothing to do" in run("dataset", "compact", root, "--dry-run").out
 
 
@@ -311,9 +311,9 @@ def test_signal_in_a_pack_leaves_nothing_and_no_process(run: Run, number: int) -
     process.stdin.write(whole.getvalue()[:3_000_000])  # no pipe holds that: it reads
     process.stdin.flush()
     process.send_signal(number)
-    said = process.communicate(timeout=30)[1].decode()
+    answer = process.communicate(timeout=30)[1].decode()
     assert process.returncode == 128 + number
-    assert said.count("\n") == 1
+    assert answer.count("\n") == 1
     assert not Path("new").exists()
 
 
@@ -341,8 +341,8 @@ def test_ctrl_c_stops_all_pack_workers_with_one_line(
     assert process.stdout is not None and process.stdout.readline() == b"\n"
     time.sleep(moment)
     os.killpg(process.pid, signal.SIGINT)
-    said = process.communicate(timeout=30)[1].decode()  # once nobody has its stderr any more
-    assert said in ("winkfs: interrupted\n", "")  # it may be done already
+    answer = process.communicate(timeout=30)[1].decode()  # once nobody has its stderr any more
+    assert answer in ("winkfs: interrupted\n", "")  # it may be done already
     assert not Path("new/_pending").exists() or os.listdir("new/_pending") == []
 
 

@@ -286,8 +286,8 @@ def test_an_interrupted_put_keeps_what_it_has_printed(made: str) -> None:
     writer.stdin.flush()
     first = writer.stdout.readline().decode().strip()
     writer.send_signal(signal.SIGINT)
-    _, said = writer.communicate()
-    assert (writer.returncode, said) == (130, b"winkfs: interrupted\n")
+    _, answer = writer.communicate()
+    assert (writer.returncode, answer) == (130, b"winkfs: interrupted\n")
     with winkfs.open(made) as found:
         assert found[first] == b"line"
 

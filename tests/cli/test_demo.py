@@ -101,5 +101,5 @@ def test_directory_that_cannot_be_taken_is_one_line(
 
 def test_a_machine_without_fuse_gets_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "DEVICE", "/dev/nix")
-    said = "/dev/nix: No such file or directory (in a container: run it with --device /dev/fuse)"
-    assert demo.fuse_missing() == said
+    printed = "/dev/nix: No such file or directory (in a container: run it with --device /dev/fuse)"
+    assert demo.fuse_missing() == printed

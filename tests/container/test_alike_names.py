@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from container_checks import make
 from seam import bytes_read, disk_calls
+from stored import make
 
 import winkfs
 from winkformats import native

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from container_checks import make
+from stored import make
 
 import winkfs
 from winkformats import native
@@ -128,16 +128,16 @@ def test_both_write_the_same_of_any_size(size, tmp_path, still, monkeypatch):
 def test_both_refuse_the_same(tmp_path, monkeypatch):
     wrong = [("", b"1"), ("a\0b", b"1"), (b"a\0", b"1"), ("x" * 65_001, b""), (5, b"1"), ("a", 5),
              ("a", "text"), ("a",), "ab", ("a", b"1", 2, {}, 3), (b"", b"1"), None]  # fmt: skip
-    said = []
+    printed = []
     for path in both(monkeypatch):
         with winkfs.create(tmp_path / f"c{path}") as c:
             for item in wrong:
                 with pytest.raises((ValueError, TypeError, OSError)) as caught:
                     c.put_many([("before", b"0"), item, ("after", b"1")])
                 text = str(caught.value).replace(str(tmp_path / f"c{path}"), "")
-                said.append((type(caught.value), text, sorted(c.names())))
+                printed.append((type(caught.value), text, sorted(c.names())))
                 c.delete("before")
-    assert said[: len(wrong)] == said[len(wrong) :]
+    assert printed[: len(wrong)] == printed[len(wrong) :]
 
 
 # --- answers ---
@@ -146,13 +146,13 @@ def test_both_refuse_the_same(tmp_path, monkeypatch):
 def answers(base: Path, names):
     """What is said of each file, one by one and together, by a new handle and by one that knows
     the container; and of the whole."""
-    said = []
+    printed = []
 
     def ask(call):
         try:
-            said.append(call())
+            printed.append(call())
         except (winkfs.WinkError, winkfs.FormatError) as error:
-            said.append((type(error), str(error)))
+            printed.append((type(error), str(error)))
 
     ask(lambda: winkfs.verify(base).problems)
     try:
@@ -167,21 +167,21 @@ def answers(base: Path, names):
                 ask(lambda: list(c.get_many(names)))
             ask(lambda: [(e.name, e.size) for e in c.scan(problem=lambda e: None)])
     except (winkfs.WinkError, winkfs.FormatError) as error:
-        said.append((type(error), str(error)))
-    return said
+        printed.append((type(error), str(error)))
+    return printed
 
 
 def assert_same(base, names, monkeypatch):
-    said = [answers(base, names) for _ in both(monkeypatch)]
-    assert said[0] == said[1]
-    return said[0]
+    printed = [answers(base, names) for _ in both(monkeypatch)]
+    assert printed[0] == printed[1]
+    return printed[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_give_the_same_answers(kind, base, monkeypatch):
     names = [*fill(base, kind), "a", "late", "none", b"\xff\xfe", "\udcff\udcfe", "r3", "x" * 400]
-    said = assert_same(base, names, monkeypatch)
-    assert sum(type(answer) is bytes for answer in said) > 600
+    printed = assert_same(base, names, monkeypatch)
+    assert sum(type(answer) is bytes for answer in printed) > 600
 
 
 @pytest.mark.slow

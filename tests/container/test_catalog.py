@@ -21,22 +21,13 @@ from catalog_checks import (
     write_catalog,
 )
 from constants import shrink
-from container_checks import (
-    VARIANTS,
-    assert_sound,
-    delete,
-    image_of,
-    make,
-    names_of,
-    patch,
-    path_of,
-)
-from folders import unchanged
+from container_checks import VARIANTS, assert_sound, delete, image_of, names_of, patch, path_of
+from folders import unchanged, write_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupts import Interrupter
 from seam import Call, bytes_read, disk_calls, refusing
-from trees import write_tree
+from stored import make
 
 import winkfs
 from winkformats.arrays import text_column, texts_at
@@ -501,7 +492,7 @@ def test_verify_reports_a_wrong_catalog(fault: str, older: bool, base: Path) -> 
 
 
 def tree_of(folder: Path, names: list[str]) -> Path:
-    write_tree(folder, {name: name.encode() for name in names})
+    write_files(folder, {name: name.encode() for name in names})
     return folder
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from constants import make_chains
-from container_checks import delete, drop, files_of, flip, image_of, path_of, read
+from container_checks import delete, drop, files_of, image_of, path_of
+from flips import flip
 from folders import unchanged
 from oracle_read import check
+from stored import read
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -292,7 +294,7 @@ def test_spark_reads_it(base: Path) -> None:
     with winkfs.open(base) as c:
         pos = np.array([c.store.index.lookup(b"file/I0")])
     assert read_rows() == ([model], {})
-    flip(path_of(base, ".data"), middle(base), 0x10)
+    flip(path_of(base, ".data"), middle(base), bits=0x10)
     values, errors = read_rows()
     assert values == [None]
     assert "bad entry" in errors[0] or "checksum" in errors[0]
@@ -324,8 +326,8 @@ def test_a_mount_gathers_overwrites_and_syncs_them(base: Path) -> None:
 
 @pytest.mark.parametrize("order", ["disk", "name"])
 def test_compact_makes_plain_inodes(base: Path, order: str, model: bytearray) -> None:
-    said = compact(base, dry_run=True)
-    assert compact(base, order=order) == said
+    answer = compact(base, dry_run=True)
+    assert compact(base, order=order) == answer
     with winkfs.open(base) as c:
         assert "INCHAIN" not in c.superblock
         assert c.superblock["INCOMPAT"] & 64 == 0
@@ -375,7 +377,7 @@ def test_a_flipped_bit_in_a_chain_is_reported(base: Path) -> None:
     places = hits(base, 211)
     assert len(places) > 30
     for at in places:
-        flip(path_of(base, ".data"), at, 0x10)
+        flip(path_of(base, ".data"), at, bits=0x10)
         with winkfs.open(base) as c:
             try:
                 assert c.read("file") == model
@@ -385,7 +387,7 @@ def test_a_flipped_bit_in_a_chain_is_reported(base: Path) -> None:
             found, problems = scanned(c)
             assert found == OTHERS
             assert problems
-        flip(path_of(base, ".data"), at, 0x10)
+        flip(path_of(base, ".data"), at, bits=0x10)
     assert read(base, "file") == model
 
 
@@ -407,10 +409,10 @@ def middle(base: Path) -> int:
 
 
 def test_verify_reports_a_broken_chain_and_repair_removes_it(base: Path, model: bytearray) -> None:
-    flip(path_of(base, ".data"), middle(base), 0x10)
+    flip(path_of(base, ".data"), middle(base), bits=0x10)
     assert winkfs.verify(base).problems
-    said = repair(base)
-    assert said.lost == ["file"]
+    answer = repair(base)
+    assert answer.lost == ["file"]
     done = repair(base, apply=True)
     assert done.lost == ["file"]
     assert winkfs.verify(base).problems == []
@@ -423,7 +425,7 @@ def test_verify_reports_a_broken_chain_and_repair_removes_it(base: Path, model: 
 
 
 def test_salvage_uses_the_newest_inodes(tmp_path: Path, base: Path, model: bytearray) -> None:
-    flip(path_of(base, ".data"), middle(base), 0x10)
+    flip(path_of(base, ".data"), middle(base), bits=0x10)
     done = salvage(base, tmp_path / "out")
     assert (done.files, done.partial) == (2, 1)
     left = read(tmp_path / "out", "lost+found/file")

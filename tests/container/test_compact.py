@@ -16,8 +16,9 @@ import pytest
 from commands import Run
 from compacted import assert_compacted, killed, life, random_life, size_of, state
 from compressed_files import document
-from container_checks import files_of, make, path_of, put, read
+from container_checks import files_of, path_of, put
 from seam import Call, disk_calls
+from stored import make, read
 
 import winkfs
 from winkformats.disk.pagecache import WINDOW
@@ -285,8 +286,8 @@ def test_command_refuses_in_one_line(run: Run, corpus: str) -> None:
 @pytest.mark.parametrize("order", ["disk", "name"])
 def test_a_link_to_a_data_file_is_not_replaced(order: str, corpus: str, run: Run) -> None:
     Path("link.data").symlink_to(f"{corpus}.data")
-    said = commands.one_line(run("compact", "--order", order, "link"))
-    assert "BASE.data is a symbolic link" in said
+    answer = commands.one_line(run("compact", "--order", order, "link"))
+    assert "BASE.data is a symbolic link" in answer
     assert Path("link.data").is_symlink()
     assert run("compact", corpus).status == 0
     assert read("link", "49") == b"x" * 1000

@@ -17,9 +17,8 @@ from commands import Run
 from compacted import COLUMNS, FILES, assert_compacted, framed, life, size_of
 from compressed_files import document, forge, frames_of, make
 from container_checks import assert_sound, change_superblock, delete, files_of, path_of
-from folders import unchanged
+from folders import unchanged, write_files
 from interrupts import Interrupter
-from trees import write_tree
 
 import winkfs
 from winkfs import NotAllowed, Refusal
@@ -141,8 +140,8 @@ def test_a_dictionary_that_does_not_pay_is_left_out(base: Path) -> None:
 def test_what_cannot_have_compressed_content_is_left_as_it_is(base: Path, run: Run) -> None:
     make(base, {"a": document(1)}, classic=True, compress=None)
     with unchanged(path_of(base, ".data")):
-        said = commands.one_line(run("compact", "--compress", "zstd", base))
-    assert said == f"winkfs: {base}: a classic container cannot have compressed content\n"
+        answer = commands.one_line(run("compact", "--compress", "zstd", base))
+    assert answer == f"winkfs: {base}: a classic container cannot have compressed content\n"
     assert run("compact", "--compress", "none", base).status == 0
     with winkfs.open(base) as c:
         assert c.classic and c.read("a") == document(1)
@@ -229,15 +228,15 @@ def test_the_command_prints_what_it_saved(run: Run) -> None:
     done = json.loads(run("compact", "--json", "--compress", "zstd:3", name).out)
     assert done["bytes_after"] == size_of(Path(name)) < size == done["bytes_before"]
     assert f" would become {done['bytes_after']}, {len(FILES)} files" in dry.out.decode()
-    said = json.loads(run("info", "--json", name).out)["compression"]
-    assert (said["codec"], said["level"]) == ("zstd", 3) and said["ratio"] > 1.3
+    answer = json.loads(run("info", "--json", name).out)["compression"]
+    assert (answer["codec"], answer["level"]) == ("zstd", 3) and answer["ratio"] > 1.3
     assert run("compact", "--compress", "none", name).status == 0
     assert "compression" not in json.loads(run("info", "--json", name).out)
     assert size_of(Path(name)) == size
 
 
 def test_an_update_goes_by_the_mark_of_the_pack_before(tmp_path: Path, run: Run) -> None:
-    write_tree(tmp_path / "tree", FILES)
+    write_files(tmp_path / "tree", FILES)
     time.sleep(0.05)
     assert run("pack", "tree", "c").status == 0
     refused = commands.one_line(run("pack", "--update", "--compress", "zstd", "tree", "c"))

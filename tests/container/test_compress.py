@@ -14,9 +14,9 @@ import commands
 import pytest
 from commands import Run
 from compressed_files import PUTS, document, documents, forge, frames_of, make
-from container_checks import assert_sound, change_superblock, files_of, flip, path_of, refused
-from folders import unchanged
-from trees import write_tree
+from container_checks import assert_sound, change_superblock, files_of, path_of, refused
+from flips import flip
+from folders import unchanged, write_files
 
 import winkfs
 from winkfs import Container, CorruptError, FileType
@@ -329,16 +329,16 @@ def test_a_flipped_bit_in_a_frame_costs_one_file(base: Path) -> None:
 @pytest.mark.parametrize("name", ["d/030.html", "large"])
 def test_a_damaged_frame_is_counted_as_plain_content_is(name: str, base: Path) -> None:
     """The entry that is damaged, and the file that misses it: a line each, whatever it has."""
-    told = []
+    reported = []
     for compress in ("zstd", None):
         path = Path(f"{base}-{compress}")
         make(path, FILES, compress=compress)
         with winkfs.open(path) as c:
             pos = c.extents(name)[0].pointer
         flip(path_of(path, ".data"), pos + 40, bits=4)
-        told.append([line for line in winkfs.verify(path).problems if str(pos) in line])
-        assert len(winkfs.verify(path).problems) == 2, told
-    assert [len(lines) for lines in told] == [2, 2]
+        reported.append([line for line in winkfs.verify(path).problems if str(pos) in line])
+        assert len(winkfs.verify(path).problems) == 2, reported
+    assert [len(lines) for lines in reported] == [2, 2]
 
 
 def test_a_damaged_dictionary_is_reported_with_its_files(base: Path, run: Run) -> None:
@@ -557,7 +557,7 @@ def test_without_zstandard_there_is_one_line(base: Path, monkeypatch: pytest.Mon
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     folder = tmp_path / "tree"
-    write_tree(folder, FILES)
+    write_files(folder, FILES)
     (folder / "run").write_bytes(document(3))
     (folder / "run").chmod(0o755)
     return folder
@@ -583,8 +583,8 @@ def test_a_tree_comes_back(tree: Path, run: Run, options: tuple[str, ...]) -> No
 
 def test_what_is_left_out_is_in_no_dictionary(tmp_path: Path, run: Run) -> None:
     secret = b"this is the very secret password of all of them "
-    write_tree(tmp_path / "t", {f"in/{i}": document(i) for i in range(400)})
-    write_tree(tmp_path / "t", {f"out/{i}": secret * 60 for i in range(400)})
+    write_files(tmp_path / "t", {f"in/{i}": document(i) for i in range(400)})
+    write_files(tmp_path / "t", {f"out/{i}": secret * 60 for i in range(400)})
     assert run("pack", "--compress", "zstd", "--exclude", "out", "t", "c").status == 0
     words = compression_of(Path("c")).dictionary
     assert words and b"secret" not in words
@@ -592,9 +592,9 @@ def test_what_is_left_out_is_in_no_dictionary(tmp_path: Path, run: Run) -> None:
 
 def test_info_prints_the_space_saved(tree: Path, run: Run) -> None:
     run("pack", "--compress", "zstd", tree, "c")
-    said = run("info", "c").out.decode()
+    answer = run("info", "c").out.decode()
     for word in ("codec:", "zstd", "level:", "dictionary_bytes:", "compressed_bytes:", "ratio:"):
-        assert word in said
+        assert word in answer
     done = run("create", "x", "--compress", "gzip")
     assert done.status == 2 and "zstd" in done.err
     assert run("create", "x", "--compress", "zstd").status == 0

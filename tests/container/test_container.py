@@ -11,19 +11,10 @@ from typing import Any
 
 import pytest
 from constants import shrink
-from container_checks import (
-    PUTS,
-    VARIANTS,
-    VERBS,
-    assert_sound,
-    contents,
-    make,
-    path_of,
-    raw,
-    refused,
-)
+from container_checks import PUTS, VARIANTS, VERBS, assert_sound, contents, path_of, raw, refused
 from openfiles import opened
 from oracle_recipes import RECIPES
+from stored import make
 
 import winkfs
 from winkformats.errors import FormatError

@@ -8,17 +8,9 @@ from pathlib import Path
 import pytest
 from commands import Run
 from constants import shrink
-from container_checks import (
-    VARIANTS,
-    VERBS,
-    assert_sound,
-    contents,
-    contents_of,
-    make,
-    names_of,
-    path_of,
-)
+from container_checks import VARIANTS, VERBS, assert_sound, contents, contents_of, names_of, path_of
 from seam import disk_calls, once
+from stored import make
 
 import winkfs
 from winkformats.disk.posix import FileStorage

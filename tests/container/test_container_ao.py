@@ -8,21 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from container_checks import (
-    PUTS,
-    assert_sound,
-    contents,
-    contents_of,
-    files_of,
-    flip,
-    make,
-    path_of,
-    read,
-    refused,
-)
+from container_checks import PUTS, assert_sound, contents, contents_of, files_of, path_of, refused
+from flips import flip
 from oracle_read import check
 from original_marks import original_marks, read_superblock_of
 from seam import Call, disk_calls
+from stored import make, read
 
 import winkfs
 from winkfs import Container, Row

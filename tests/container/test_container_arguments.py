@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from arguments import Call, attempt, one_wrong, some_wrong
-from container_checks import make, refused
+from container_checks import refused
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from stored import make
 
 import winkfs
 import winkfs.dataset

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from constants import shrink
-from container_checks import assert_sound, make, path_of
+from container_checks import assert_sound, path_of
+from stored import make
 
 import winkfs
 from winkformats.disk import pagecache

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from catalog_checks import rows_of_catalog, save_catalog, store_of, write_catalog
-from container_checks import assert_sound, child, flip, image_of, path_of, refused
+from container_checks import assert_sound, child, image_of, path_of, refused
+from flips import flip
 from oracle_format import OracleError
 from oracle_read import check
 from seam import Call, disk_calls
@@ -414,7 +415,7 @@ def test_files_are_shown_with_the_columns_of_today(writable: bool, base: Path) -
         with winkfs.open(base, "a" if writable else "r") as c:
             found = {e.name: (e.columns, e.xattrs.get(record)) for e in c.scan()}
             assert {name: c.getxattrs(name).get(record) for name in found} == {
-                name: said for name, (_, said) in found.items()
+                name: answer for name, (_, answer) in found.items()
             }
             assert c.getxattrs("e")[words] == b"5"
             return found

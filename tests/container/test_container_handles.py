@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from container_checks import assert_sound, make, path_of, read, run
+from container_checks import assert_sound, path_of, run
 from openfiles import held
 from seam import Call, disk_calls
+from stored import make, read
 
 import winkfs
 from winkfs import Container

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from container_checks import VARIANTS, assert_sound, contents, make, path_of, refused
+from container_checks import VARIANTS, assert_sound, contents, path_of, refused
 from openfiles import opened
+from stored import make
 
 import winkfs
 from winkformats import native

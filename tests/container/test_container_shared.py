@@ -10,18 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from container_checks import (
-    assert_sound,
-    child,
-    contents,
-    image_of,
-    make,
-    path_of,
-    put,
-    read,
-    refused,
-    run,
-)
+from container_checks import assert_sound, child, contents, image_of, path_of, put, refused, run
+from stored import make, read
 from threaded import OWN, ContainerOwner, in_threads, run_owners
 
 import winkfs

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from container_checks import environment, make, path_of, put, read, refused, run
+from container_checks import environment, path_of, put, refused, run
+from stored import make, read
 
 import winkfs
 from winkfs.dataset.dataset import Dataset
@@ -230,8 +231,8 @@ print(c.read("n1"))
 
 
 def test_a_reader_closed_in_the_child_is_closed_there_alone(path: Path) -> None:
-    said, read = run(CLOSED_IN_CHILD, path).splitlines()
-    assert "closed" in said and read == "b'1'"
+    answer, read = run(CLOSED_IN_CHILD, path).splitlines()
+    assert "closed" in answer and read == "b'1'"
 
 
 def test_a_reader_in_a_child_opens_the_container_now_in_place(base: Path) -> None:

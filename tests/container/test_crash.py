@@ -23,12 +23,12 @@ from container_checks import (
     contents,
     contents_of,
     copy_files,
-    make,
     path_of,
 )
 from folders import MEMORY
 from oracle_read import check
 from seam import disk_calls
+from stored import make
 
 import winkfs
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from container_checks import make
+from stored import make
 
 import winkfs
 from winkformats import native

@@ -11,8 +11,9 @@ from typing import Any
 import datasets
 import pytest
 from commands import Run, one_line
-from container_checks import make, path_of, read
+from container_checks import path_of
 from mounting import mounted
+from stored import make, read
 
 import winkfs
 from winkformats.errors import CorruptError

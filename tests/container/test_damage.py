@@ -5,7 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from container_checks import drop, files_of, flip, make, patch, path_of
+from container_checks import drop, files_of, patch, path_of
+from flips import flip
+from stored import make
 
 import winkfs
 from winkformats.disk.memory import MemoryStorage
@@ -50,8 +52,8 @@ def damage(base: Path, at: int, data: bytes) -> None:
 
 def remains(c: Container, truth: Files) -> tuple[set[str], list[str]]:
     """-> the names that can be read, all with the right content, and what is told of the others."""
-    told: list[str] = list(c.notes)
-    listed = {entry.name for entry in c.scan(problem=lambda error: told.append(str(error)))}
+    reported: list[str] = list(c.notes)
+    listed = {entry.name for entry in c.scan(problem=lambda error: reported.append(str(error)))}
     assert listed <= truth.keys()
     read = set()
     for name, content in truth.items():
@@ -60,11 +62,11 @@ def remains(c: Container, truth: Files) -> tuple[set[str], list[str]]:
         except FileNotFoundError:
             continue
         except CorruptError as error:
-            told.append(str(error))
+            reported.append(str(error))
             continue
         read.add(name)
         assert name in listed
-    return read, told
+    return read, reported
 
 
 @pytest.mark.slow
@@ -84,16 +86,16 @@ def test_each_damaged_length_costs_one_file(
         if indexed:
             path_of(base, ".idx").write_bytes(index)
         with winkfs.open(base) as c:
-            read, told = remains(c, truth)
+            read, reported = remains(c, truth)
         assert len(truth) - len(read) <= 1, (start, at, bit)
-        assert told or len(read) == len(truth), (start, at, bit)
+        assert reported or len(read) == len(truth), (start, at, bit)
 
 
 @pytest.mark.parametrize("verb", ["reindex", "write"])
 def test_a_writer_passes_damage_and_reports_it(base: Path, verb: str) -> None:
     truth, places = files_of(base), entries_of(base)
     start, end = places[len(places) // 2]
-    flip(path_of(base, ".data"), start + 2, 4)
+    flip(path_of(base, ".data"), start + 2, bits=4)
     drop(base, ".idx")
     if verb == "reindex":
         winkfs.reindex(base)

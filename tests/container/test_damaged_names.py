@@ -10,13 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import container_checks
 import datasets
 import pytest
 from commands import Run, one_line
 from commands import run as run
-from container_checks import make, path_of, put_many
+from container_checks import path_of, put_many
+from flips import flip
 from mounting import mounted
+from stored import make
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -59,10 +60,10 @@ def folder(whole: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def flip(file: Path, bit: int) -> None:
+def flip_name(file: Path, bit: int) -> None:
     """`bit` from the start of the key of NAME, its length before that."""
     at = file.read_bytes().index(f"{NAME}/I0".encode())
-    container_checks.flip(file, at + bit // 8, 1 << bit % 8)
+    flip(file, at + bit // 8, bits=1 << bit % 8)
 
 
 def data_of(folder: Path, kind: str) -> Path:
@@ -79,7 +80,7 @@ def test_any_bit_of_a_name_is_damage_and_no_absence(
     file = data_of(folder, kind)
     good = file.read_bytes()
     for bit in range(-16, 8 * len(NAME) + 24)[every("name bits")]:
-        flip(file, bit)
+        flip_name(file, bit)
         with winkfs.open(folder / ("c" if kind == "container" else "ds")) as c:
             for what, ask in ASKED.items():
                 with pytest.raises(CorruptError):
@@ -92,7 +93,7 @@ def test_any_bit_of_a_name_is_damage_and_no_absence(
 
 
 def test_commands_report_it(folder: Path, run: Run) -> None:
-    flip(data_of(folder, "container"), 3)
+    flip_name(data_of(folder, "container"), 3)
     for command in ("cat", "stat"):
         assert "checksum" in one_line(run(command, folder / "c", NAME))
 
@@ -100,8 +101,8 @@ def test_commands_report_it(folder: Path, run: Run) -> None:
 @pytest.mark.mount
 def test_mounts_do_not_miss_it(folder: Path) -> None:
     """That of a data set goes by its catalogs, which say where the content is."""
-    flip(data_of(folder, "container"), 3)
-    flip(data_of(folder, "data set"), 3)
+    flip_name(data_of(folder, "container"), 3)
+    flip_name(data_of(folder, "data set"), 3)
     with mounted(folder / "c", "--ro") as there:
         with pytest.raises(OSError, check=lambda error: error.errno == errno.EIO):
             (there / NAME).read_bytes()
@@ -112,7 +113,7 @@ def test_mounts_do_not_miss_it(folder: Path) -> None:
 
 
 def test_what_is_put_with_it_is_not_lost(folder: Path) -> None:
-    flip(data_of(folder, "container"), 3)
+    flip_name(data_of(folder, "container"), 3)
     put_many(folder / "c", [("new", b"1"), (NAME, b"2"), ("newer", b"3")])
     with winkfs.open(folder / "c") as c:
         assert [c.read(name) for name in ("new", NAME, "newer")] == [b"1", b"2", b"3"]

@@ -13,8 +13,10 @@ from pathlib import Path
 import golden_containers
 import pytest
 from catalog_checks import store_of
-from container_checks import drop, flip, make, patch, path_of, put_many, read, superblock_of
+from container_checks import drop, patch, path_of, put_many, superblock_of
+from flips import flip
 from folders import MEMORY
+from stored import make, read
 
 import winkfs
 from winkformats.disk.posix import FileStorage
@@ -110,17 +112,17 @@ def ask_container(base: Path, files: dict[str, bytes]) -> None:
 
 
 def ask_select(base: Path, files: dict[str, bytes]) -> None:
-    def said(rows: FileTable) -> dict[str, int]:
+    def sizes_of(rows: FileTable) -> dict[str, int]:
         names = [name.decode() for name in rows.names]
         return dict(zip(names, rows.size.tolist(), strict=True))
 
     paths = tuple(name.encode() for name in [*files, "no/such"])
     sizes = {name: len(data) for name, data in files.items()}
-    assert said(select(str(base), Selection(paths=paths))) == sizes
-    assert said(select(str(base), Selection(prefix=b"d1/"))) == {
+    assert sizes_of(select(str(base), Selection(paths=paths))) == sizes
+    assert sizes_of(select(str(base), Selection(prefix=b"d1/"))) == {
         name: size for name, size in sizes.items() if name.startswith("d1/")
     }
-    assert said(select(str(base), Selection())) == sizes
+    assert sizes_of(select(str(base), Selection())) == sizes
     with store_of(base) as store:
         assert len(store.index.merged()[0].pos) == len(files)
 
@@ -307,7 +309,7 @@ def test_a_wrong_page_below_a_tail_marks_no_live_file_deleted(base: Path) -> Non
         assert c.read("d1/file 7") == c.read("d2/file 8") == b"later"
         names = list(c.names())
         assert len(names) == len(set(names)) == len(c)
-    assert read(base, "d1/file 7", "a") == b"later"
+    assert read(base, "d1/file 7", mode="a") == b"later"
     assert winkfs.verify(base).problems == []
 
 
@@ -372,7 +374,7 @@ def test_verify_names_the_file_and_the_place_and_reindex_heals(suffix: str, base
         pytest.skip("has none")
     raw = path.read_bytes()
     for at in range(8192 if suffix == ".cat" else 4096, len(raw), 97):
-        flip(path, at, 0x10)
+        flip(path, at, bits=0x10)
         found = winkfs.verify(base).problems
         assert found and all(f"made{suffix}" in line and "byte" in line for line in found), at
         path.write_bytes(raw)

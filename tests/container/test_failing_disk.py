@@ -19,20 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import (
-    assert_sound,
-    contents,
-    contents_of,
-    files_of,
-    make,
-    names_of,
-    path_of,
-    put,
-)
+from container_checks import assert_sound, contents, contents_of, files_of, names_of, path_of, put
 from container_checks import variant as variant  # a fixture
 from oracle_recipes import RECIPES
 from seam import CHANGES, Call, disk_calls, once, refusing
 from simulated.disk import Event, SimulatedDisk
+from stored import make
 
 import winkfs
 from winkformats.disk import pagecache

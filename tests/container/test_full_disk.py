@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import assert_sound, contents, contents_of, drop, path_of, put, read
+from container_checks import assert_sound, contents, contents_of, drop, path_of, put
 from container_checks import variant as variant  # a fixture
 from oracle_read import check
+from stored import read
 
 import winkfs
 from winkfs import Container

@@ -10,9 +10,10 @@ from pathlib import Path
 import container_checks
 import pytest
 from constants import shrink
-from container_checks import assert_sound, contents, contents_of, make, opening
+from container_checks import assert_sound, contents, contents_of, opening
 from interrupts import Interrupter
 from oracle_read import check
+from stored import make
 
 import winkfs
 from winkfs import Container

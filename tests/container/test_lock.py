@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from constants import shrink
-from container_checks import make, read
 from seam import disk_calls, once_after, refusing
+from stored import make, read
 
 import winkfs
 from winkformats.disk.posix import PosixDirectory

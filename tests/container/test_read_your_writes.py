@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from constants import shrink
 from container_checks import base as base  # a fixture
-from container_checks import make, opening
+from container_checks import opening
+from stored import make
 from threaded import OWN, ContainerOwner, run_owners
 from threaded import threads_change_often as threads_change_often  # a fixture
 

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from commands import Run
 from commands import run as run
-from container_checks import ROOT, VARIANTS, drop, files_of, patch, path_of, put, read
+from container_checks import ROOT, VARIANTS, drop, files_of, patch, path_of, put
 from container_checks import variant as variant  # a fixture
 from folders import unchanged
 from oracle_read import check
 from seam import CHANGES, disk_calls, once
+from stored import read
 
 import winkfs
 from winkformats.disk import paths

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import drop, flip, patch, path_of
+from container_checks import drop, patch, path_of
+from flips import flip
 
 import winkfs
 from winkfs import dataset

@@ -9,9 +9,10 @@ from typing import Any
 
 import container_checks
 import pytest
-from container_checks import VARIANTS, make, path_of
+from container_checks import VARIANTS, path_of
 from oracle_damage import Damage
 from oracle_read import check
+from stored import make
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -138,17 +139,17 @@ def test_each_damaged_byte_is_reported_or_harmless(part: str, variant: str, base
             for bit in (0x01, 0x80):
                 data.seek(place)
                 data.write(bytes([byte ^ bit]))
-                told: list[CorruptError] = []
+                reported: list[CorruptError] = []
                 read = {}
-                for entry in container.scan(problem=told.append):
+                for entry in container.scan(problem=reported.append):
                     assert entry == whole[entry.fileid - 1]
                     try:
                         read[entry.name] = entry.read()
                     except CorruptError as error:
-                        told.append(error)
+                        reported.append(error)
                 harmless = place == pos and bit == 1  # a delflag: it is live as of the index
-                assert [error.offset for error in told] == ([] if harmless else [pos])
-                assert len(read) == 20 - len(told)
+                assert [error.offset for error in reported] == ([] if harmless else [pos])
+                assert len(read) == 20 - len(reported)
                 assert all(value == b"%d" % int(name[5:]) * 20 for name, value in read.items())
             data.seek(place)
             data.write(bytes([byte]))

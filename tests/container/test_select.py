@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from catalog_checks import store_of
-from container_checks import VARIANTS, drop, flip, make, path_of, run
+from container_checks import VARIANTS, drop, path_of, run
+from flips import flip
+from stored import make
 
 import winkfs
 from winkfs import FileType

@@ -22,7 +22,6 @@ from container_checks import (
     contents,
     contents_of,
     copy_files,
-    make,
     names_of,
     patch,
     path_of,
@@ -31,6 +30,7 @@ from container_checks import (
 from folders import unchanged
 from oracle_read import check
 from seam import disk_calls, once, refusing
+from stored import make
 
 import winkfs
 from winkformats.disk.posix import FileStorage

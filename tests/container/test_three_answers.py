@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from container_checks import base as base  # a fixture
-from container_checks import flip, opening, patch, path_of
+from container_checks import opening, patch, path_of
 from container_checks import short_way as short_way  # a fixture
+from flips import flip
 from test_alike_names import ALIKE
 
 import winkfs

@@ -11,21 +11,14 @@ from pathlib import Path
 import container_checks
 import oracle_kitchen
 import pytest
-from container_checks import (
-    assert_sound,
-    contents_of,
-    copy_files,
-    flip,
-    make,
-    path_of,
-    put,
-    read,
-)
+from container_checks import assert_sound, contents_of, copy_files, path_of, put
+from flips import flip
 from folders import MEMORY
 from oracle_faults import FAULTS
 from oracle_kitchen import Kitchen
 from oracle_read import Tree, check
 from seam import disk_calls, refusing
+from stored import make, read
 
 import winkfs
 from winkformats.errors import CorruptError
@@ -320,7 +313,7 @@ def test_a_flipped_byte_never_gives_wrong_bytes(
     heads = [(e.pos, e.end - len(e.value)) for e in tree.entries if e.key.endswith(b"/I0")]
     for place, change in places_in(tree, seed, 60)[every("data bytes")]:
         copy_files(made, base.parent)
-        flip(path_of(base, ".data"), place, change)
+        flip(path_of(base, ".data"), place, bits=change)
         hit = {name for start, end, name in needed if start <= place < end}
         with winkfs.open(base) as container:
             for name in model.keys() - hit:
@@ -357,7 +350,7 @@ def test_the_error_names_the_damaged_file_and_its_place(
     end = next(entry.end for entry in tree.entries if entry.pos == pos)
     key = b"folder/file 7/I0" if part == "inode" else b"%x/D" % file.fileid
     place = path_of(base, ".data").read_bytes().index(key, pos, end) + len(key) + 4 + 30
-    flip(path_of(base, ".data"), place, 0x10)
+    flip(path_of(base, ".data"), place, bits=0x10)
     with winkfs.open(base) as container:
         for way in (
             lambda: container.read("folder/file 7"),
@@ -381,7 +374,7 @@ def test_unpack_gives_every_undamaged_file(made: Path, tree: Tree, base: Path) -
         file = tree.files[name]
         end = next(entry.end for entry in tree.entries if entry.pos == file.inode_pos)
         at = raw.index(name, file.inode_pos, end) + len(name) + 3 + 4 + 9
-        flip(path_of(base, ".data"), at, 0x40)
+        flip(path_of(base, ".data"), at, bits=0x40)
     target = base.parent / "out"
     assert main(["unpack", str(base), str(target)]) == 1
     for name, file in tree.files.items():
@@ -391,10 +384,12 @@ def test_unpack_gives_every_undamaged_file(made: Path, tree: Tree, base: Path) -
         elif file.ftype == FileType.FILE:
             assert path.read_bytes() == file.content
     with winkfs.open(base) as container:
-        told: list[CorruptError] = []
-        found = {entry.name.encode() for entry in container.scan(problem=told.append)}
+        reported: list[CorruptError] = []
+        found = {entry.name.encode() for entry in container.scan(problem=reported.append)}
         assert found == tree.files.keys() - set(damaged)
-        assert [error.offset for error in told] == sorted(tree.files[n].inode_pos for n in damaged)
+        assert [error.offset for error in reported] == sorted(
+            tree.files[n].inode_pos for n in damaged
+        )
         with pytest.raises(CorruptError):
             list(container.scan())
 
@@ -404,7 +399,7 @@ def damage_one(made: Path, tree: Tree, base: Path) -> int:
     copy_files(made, base.parent)
     pos = tree.files[b"folder/file 3"].inode_pos
     place = path_of(base, ".data").read_bytes().index(b"file 3/I0", pos) + 9 + 4 + 9
-    flip(path_of(base, ".data"), place, 0x40)
+    flip(path_of(base, ".data"), place, bits=0x40)
     return pos
 
 

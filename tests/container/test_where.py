@@ -177,11 +177,11 @@ def some_condition(rng: random.Random, depth: int, names: list[str]) -> tuple[st
     if form == 3:
         pairs = [literal(rng, name) for _ in range(rng.randrange(1, 4))]
         tests = [compare(name, "=", value) for _, value in pairs]
-        said = f"({', '.join(text for text, _ in pairs)})"
+        answer = f"({', '.join(text for text, _ in pairs)})"
         found = lambda row: functools.reduce(either, [test(row) for test in tests])  # noqa: E731
         if rng.random() < 0.5:
-            return f"{spelt} not in {said}", lambda row: not_(found(row))
-        return f"{spelt} in{said}", found
+            return f"{spelt} not in {answer}", lambda row: not_(found(row))
+        return f"{spelt} in{answer}", found
     if form == 4 and name == "good":
         return spelt, lambda row: row[name]
     sign = rng.choice(list(SIGNS))

@@ -4,7 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from container_checks import make, put, put_many, read, superblock_of
+from container_checks import put, put_many, superblock_of
+from stored import make, read
 
 import winkfs
 from winkformats.kv.superblock import (

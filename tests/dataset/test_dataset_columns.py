@@ -12,6 +12,7 @@ import stored
 from container_checks import one_line
 from datasets import commit, delete, sealed
 from datasets import root as root
+from flips import flip
 from seam import disk_calls, once
 from typed_files import (
     SCHEMA,
@@ -290,7 +291,7 @@ def test_shards_without_a_catalog_answer_alike(root: str) -> None:
     write(root, SCHEMA, *files(60, 30))
     with winkfs.open(root) as found:
         count = assert_answers(found)
-    for harm in (lambda path: stored.flip(path, *range(5000, 7000, 100), bits=0x55), Path.unlink):
+    for harm in (lambda path: flip(path, *range(5000, 7000, 100), bits=0x55), Path.unlink):
         for path in Path(root).rglob("*.cat"):
             harm(path)
         with winkfs.open(root) as found:
@@ -310,7 +311,7 @@ def test_names_that_differ_in_case_alone_are_refused(root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "answer"),
     [
         ({"lang": "string"}, {"Lang": "string"}, "'Lang' is 'lang' in the data set"),
         ({"lang": "string"}, {"lang": "int64"}, "'lang' is string in the data set, not int64"),
@@ -319,20 +320,20 @@ def test_names_that_differ_in_case_alone_are_refused(root: str) -> None:
     ],
 )
 def test_columns_of_two_commits_at_once(
-    first: dict[str, str], second: dict[str, str], said: str, root: str
+    first: dict[str, str], second: dict[str, str], answer: str, root: str
 ) -> None:
     jobs = [begin(root), begin(root)]
     records = []
     for job, columns in zip(jobs, (first, second), strict=True):
         records.append(sealed(job, {next(iter(columns)): b"1"}, columns=columns))
     assert jobs[0].commit(records[:1]) == 1
-    if said:
-        with pytest.raises(DatasetConflict, match=said):
+    if answer:
+        with pytest.raises(DatasetConflict, match=answer):
             jobs[1].commit(records[1:])
     else:
         assert jobs[1].commit(records[1:]) == 2
-    assert stored.columns(root) == (first if said else first | second)
-    assert len(stored.names(root)) == (1 if said else len(first | second))
+    assert stored.columns(root) == (first if answer else first | second)
+    assert len(stored.names(root)) == (1 if answer else len(first | second))
     assert os.listdir(f"{root}/_pending") == []
     write(root, first, ("more", b""))
     compact(root, everything=True)

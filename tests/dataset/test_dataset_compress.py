@@ -206,7 +206,7 @@ def test_a_set_without_compression_has_the_manifests_of_before(root: Path) -> No
 
 @pytest.mark.parametrize("word", ["", "zstd:23", "zstd", "lz4:3", "zstd:\u00b2", "none"])
 def test_unknown_compression_words_are_ignored(word: str) -> None:
-    """What only a later version knows is as if nothing was said."""
+    """What only a later version knows is as if it was not there."""
     values = {"path": "j/0", "contid": 1, "size": 9000, "rank": [1, 0], "compress": word}
     record = ShardRecord.of(values)
     assert record.level == (9 if word == "zstd" else 0)
@@ -237,8 +237,8 @@ def test_info_shows_it(root: Path, tree: Path, run: Run) -> None:
     assert run("pack", "--shards", "1", tree, root).status == 0
     assert "compression" not in json.loads(run("info", "--json", root).out)
     put(root, {"a": document(1)}, compress="zstd:19")
-    said = json.loads(run("info", "--json", root).out)["compression"]
-    assert said == {"codec": "zstd", "level": 19, "compressed_shards": 1}
+    answer = json.loads(run("info", "--json", root).out)["compression"]
+    assert answer == {"codec": "zstd", "level": 19, "compressed_shards": 1}
 
 
 # --- refusals ---
@@ -264,8 +264,8 @@ def test_without_zstandard_there_is_one_line_and_nothing_is_left(
     put(plain, {"a": document(1)})
     with monkeypatch.context() as missing:
         missing.setitem(sys.modules, "zstandard", None)
-        said = commands.one_line(run("put", root, "b", stdin=b"x"))
-        assert "pip install 'winkfs[compress]'" in said
+        answer = commands.one_line(run("put", root, "b", stdin=b"x"))
+        assert "pip install 'winkfs[compress]'" in answer
         with pytest.raises(Refusal, match="zstandard"):
             compact(plain, compress="zstd")
         with winkfs.open(root, "a") as found:

@@ -16,6 +16,7 @@ import stored
 from commands import run as run  # a fixture
 from constants import shrink
 from datasets import checkpoints as checkpoints  # a fixture
+from flips import flip
 from seam import disk_calls, refusing
 
 import winkfs
@@ -47,7 +48,7 @@ def damage(root: str, *numbers: int, both: bool = True) -> None:
     for number in numbers:
         for suffix in (".json", ".copy")[: 1 + both]:
             file = path(root, number, suffix)
-            stored.flip(file, file.stat().st_size // 2, bits=4)
+            flip(file, file.stat().st_size // 2, bits=4)
 
 
 def files(root: str, **settings: Any) -> set[str]:
@@ -322,8 +323,8 @@ def test_a_mount_skips_a_damaged_generation_and_logs_it(
     assert not source.refresh()
     assert not source.refresh()
     assert source.status()["generation"] == 5
-    told = [line for line in caplog.messages if "is generation 5, and not 6" in line]
-    assert len(told) == 1
+    reported = [line for line in caplog.messages if "is generation 5, and not 6" in line]
+    assert len(reported) == 1
     source.close()
     again = DatasetSource(root)
     assert again.status()["generation"] == 5

@@ -10,9 +10,9 @@ from typing import Any
 import commands
 import datasets
 import pytest
-import stored
 from commands import run as run  # a fixture
 from constants import shrink
+from flips import flip
 
 import winkfs
 from winkfs.container.container import Container
@@ -167,7 +167,7 @@ def test_rows_of_all_shards_are_one_list(
         wanted = {name: known for name, known in wanted.items() if name not in gone}
     if damaged:
         path = Path(snapshot(root).shards[0].base + ".cat")
-        stored.flip(path, *range(8192, path.stat().st_size, 40))
+        flip(path, *range(8192, path.stat().st_size, 40))
     with winkfs.open(root) as opened:
         found = list(opened.names())
         assert sorted(found) == sorted(wanted)
@@ -178,8 +178,8 @@ def test_rows_of_all_shards_are_one_list(
         assert found == sorted(wanted, key=to_bytes)
     done = run("ls", "--json", root)
     assert done.status == 0
-    said = [json.loads(line) for line in done.out.decode().splitlines()]
-    assert {one["name"]: (one["size"], int(one["mtime"]), one["mode"]) for one in said} == {
+    answer = [json.loads(line) for line in done.out.decode().splitlines()]
+    assert {one["name"]: (one["size"], int(one["mtime"]), one["mode"]) for one in answer} == {
         name: (size, mtime, "0644" if mode is None else "0600")
         for name, (size, mtime, mode) in wanted.items()
     }

@@ -17,6 +17,7 @@ import pytest
 import stored
 from datasets import checkpoints as checkpoints
 from datasets import root as root
+from flips import flip
 from seam import Call, disk_calls, once
 
 import winkfs
@@ -167,7 +168,7 @@ def test_compact_retries_after_a_concurrent_commit(root: str) -> None:
 def test_damaged_file_stops_a_rewrite_and_nothing_is_lost(root: str) -> None:
     datasets.add(root, {f"{n}": b"x" * 5000 for n in range(50)}, {"y": b"1"})
     path = Path(f"{root}/{Log(root).latest().shards[0].path}.data")
-    stored.flip(path, 60_000)
+    flip(path, 60_000)
     before = Log(root).newest()
     with pytest.raises(ValueError, match="at byte"):
         compact(root)
@@ -207,9 +208,9 @@ def test_signal_in_a_compaction_leaves_the_data_set_as_it_was(root: str, number:
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
     process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, answer = process.communicate(timeout=30)
     assert process.returncode != 0
-    assert "Traceback" not in said
+    assert "Traceback" not in answer
     assert seen(root) == before
     if number != signal.SIGKILL:
         assert os.listdir(f"{root}/_pending") == []

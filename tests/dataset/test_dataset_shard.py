@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import stored
 from catalog_checks import far_times, save_catalog, store_of
+from flips import flip
 from seam import disk_calls
 
 import winkfs
@@ -116,7 +117,7 @@ def test_the_shard_record_agrees_with_the_inodes(
     elif catalog == "damaged" and cat.exists():
         with Catalog(FileStorage(cat)) as file:
             places = [int(file.runs[0].parts["pos"][-1]) + 3] if file.rows else []
-        stored.flip(cat, *places)
+        flip(cat, *places)
     right = wanted(base)
     assert describe(str(base), "job/c", 0) == right
     assert survey(str(base), "job/c") == right
@@ -160,7 +161,7 @@ def test_a_container_with_a_damaged_inode_is_no_shard(catalog: bool, tmp_path: P
     base = stored.make(tmp_path / "c", NUMBERED)
     with store_of(base) as store:
         pos = store.index.lookup(b"07/I0")
-    stored.flip(base.with_suffix(".data"), pos + 30)
+    flip(base.with_suffix(".data"), pos + 30)
     base.with_suffix(".cat").unlink()
     if catalog:
         save_catalog(base)
@@ -188,7 +189,7 @@ def test_names_are_those_of_the_data_file(long: str, damage: bool, tmp_path: Pat
         path = base.with_suffix(".cat")
         with Catalog(FileStorage(path)) as file:
             at = int(file.runs[0].parts["pos"][len(file.runs[0].parts) // 2])
-        stored.flip(path, at + 3)
+        flip(path, at + 3)
     order = np.random.default_rng(1)
     with store_of(base) as store:
         live = store.index.positions()

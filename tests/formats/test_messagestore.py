@@ -37,7 +37,7 @@ def segment_of(*parts: bytes, header: bytes = sqs.HEADER) -> MemoryStorage:
     return storage
 
 
-def said(version: ModuleType, storage: Storage) -> tuple[list[tuple[int, int]], str, int]:
+def summary(version: ModuleType, storage: Storage) -> tuple[list[tuple[int, int]], str, int]:
     """-> (size, offset) of each message, and how the scan ended."""
     found = version.scan(storage)
     return [(size, offset) for _, size, offset in found.messages], found.error, found.end
@@ -215,7 +215,7 @@ def test_a_v1_record_across_the_end_of_a_window_is_found(
     monkeypatch.setattr(segment, "WINDOW", window)
     for before in range(window - 40, window + 10):
         storage = segment_of(bytes(before), rdq.record(ID, b"x"), header=b"")
-        assert said(rdq, storage)[0] == [(26, before)]
+        assert summary(rdq, storage)[0] == [(26, before)]
 
 
 # --- what is wrong in a segment of version 2 ---
@@ -244,7 +244,7 @@ def test_what_is_wrong_in_a_segment(
     parts, error, at = WRONG[which]
     start = sqs.START + len(MESSAGE)
     messages = [(len(MESSAGE), sqs.START)]
-    assert said(sqs, segment_of(MESSAGE, *parts)) == (messages, error, start + at)
+    assert summary(sqs, segment_of(MESSAGE, *parts)) == (messages, error, start + at)
 
 
 TORN = {
@@ -260,12 +260,12 @@ TORN = {
 
 @pytest.mark.parametrize("which", TORN)
 def test_what_ends_a_segment_without_an_error(which: str) -> None:
-    rows, error, _ = said(sqs, segment_of(MESSAGE, TORN[which]))
+    rows, error, _ = summary(sqs, segment_of(MESSAGE, TORN[which]))
     assert (rows, error) == ([(len(MESSAGE), sqs.START)], "")
 
 
 def test_a_segment_shorter_than_its_header_is_empty() -> None:
-    assert said(sqs, segment_of(header=sqs.HEADER[:30]))[:2] == ([], "")
+    assert summary(sqs, segment_of(header=sqs.HEADER[:30]))[:2] == ([], "")
 
 
 def test_a_large_hole_is_not_read(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_large_hole_is_not_read(tmp_path: Path) -> None:
         storage.write(0, [sqs.HEADER, sqs.hole((1 << 30) - 64)])
         storage.truncate(1 << 30)
         storage.write(1 << 30, [MESSAGE])
-        assert said(sqs, storage) == ([(len(MESSAGE), 1 << 30)], "", (1 << 30) + len(MESSAGE))
+        assert summary(sqs, storage) == ([(len(MESSAGE), 1 << 30)], "", (1 << 30) + len(MESSAGE))
         assert 0 < storage.got <= 2 * segment.WINDOW
 
 

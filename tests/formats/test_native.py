@@ -27,15 +27,15 @@ LAYOUT = Layout.of({"KVDELFL": 1, "KEYREPR": 1, "VALREPR": 2, "KVCKSUM": 1, "CON
 
 def both(monkeypatch, call):
     """What a call says, with its error, on both paths, which is the same."""
-    said = []
+    answer = []
     for path in (None, code):
         monkeypatch.setattr(native, "code", path)
         try:
-            said.append(call())
+            answer.append(call())
         except Exception as error:
-            said.append((type(error), str(error)))
-    assert said[0] == said[1]
-    return said[0]
+            answer.append((type(error), str(error)))
+    assert answer[0] == answer[1]
+    return answer[0]
 
 
 def test_its_types_name_what_it_has():

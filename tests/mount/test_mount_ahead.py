@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from container_checks import make
 from mounting import WINKFS, cool, leave_dead, mounted, serving, soon
 from mounting import there as there  # a fixture
+from stored import make
 from threaded import in_threads
 
 import winkfs

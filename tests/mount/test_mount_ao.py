@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from container_checks import read
 from mounting import (
     WINKFS,
     all_refused,
@@ -21,6 +20,7 @@ from mounting import (
     server_of,
     wait_for_the_end,
 )
+from stored import read
 
 import winkfs
 from winkfs import FileType
@@ -192,7 +192,7 @@ def test_file_still_open_at_the_end_is_kept(base: str) -> None:
         run("umount", "-l", there)  # lazily: the server ends when the file is closed
         os.close(file)
         wait_for_the_end(server)
-        assert read(base, "f", "a") == b"not closed"
+        assert read(base, "f", mode="a") == b"not closed"
         run(*WINKFS, "mount", base, there)
 
 

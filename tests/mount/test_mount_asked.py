@@ -64,7 +64,7 @@ def test_others_enter_only_where_allowed(base: str) -> None:
         )  # fmt: skip
         return done.stdout or done.stderr
 
-    for options, name, said in [
+    for options, name, answer in [
         ("ro", "d/g", "Permission denied"),
         ("ro,allow_other", "d/g", "y"),
         ("ro,allow_other", "secret", "Permission denied"),
@@ -73,7 +73,7 @@ def test_others_enter_only_where_allowed(base: str) -> None:
     ]:
         with mounted(base, "-o", options) as there:
             there.stat()
-            assert said in as_nobody(there, name), (options, name)
+            assert answer in as_nobody(there, name), (options, name)
 
 
 @pytest.mark.mount

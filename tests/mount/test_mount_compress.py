@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from compressed_files import document, documents, frames_of, make
 from container_checks import assert_sound, put
-from mounting import flip, mounted, run, soon
+from flips import flip
+from mounting import mounted, run, soon
 
 import winkfs
 from winkfs.container.compact import compact
@@ -101,7 +102,7 @@ def test_a_mount_goes_on_while_contents_are_stored_otherwise(
 def test_a_damaged_frame_is_an_error_of_one_file(base: Path) -> None:
     with winkfs.open(base) as c:
         (pos,) = frames_of(c, "d/030.html")
-    flip(f"{base}.data", pos + 40)
+    flip(f"{base}.data", pos + 40, bits=4)
     for options in (("--ro",), ()):
         with mounted(base, *options) as there:
             for name, data in FILES.items():

@@ -10,19 +10,10 @@ from pathlib import Path
 
 import mounting
 import pytest
-from container_checks import names_of, read
-from mounting import (
-    WINKFS,
-    dead,
-    flip,
-    mounted,
-    need,
-    refused,
-    run,
-    same,
-    server_of,
-    wait_for_the_end,
-)
+from container_checks import names_of
+from flips import flip
+from mounting import WINKFS, dead, mounted, need, refused, run, same, server_of, wait_for_the_end
+from stored import read
 from trees import make_tree
 
 import winkfs
@@ -110,7 +101,7 @@ def test_damaged_file_is_an_io_error_and_no_other(base: str) -> None:
         container.put("bad", b"B" * 5000)
         container.put("good", b"G" * 5000)
     data = Path(base + ".data")
-    flip(data, data.read_bytes().index(b"BBBB") + 2000)
+    flip(data, data.read_bytes().index(b"BBBB") + 2000, bits=4)
     with mounted(base, "--ro") as there:
         with refused(errno.EIO):
             (there / "bad").read_bytes()
@@ -162,7 +153,7 @@ def test_sigterm_keeps_what_is_still_open(base: str) -> None:
         with dead():
             os.close(file)
         assert mount_at(canonical(there)) is None
-        assert read(base, "f", "a") == b"written, not closed"
+        assert read(base, "f", mode="a") == b"written, not closed"
         run(*WINKFS, "mount", base, there)
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import datasets
 import pytest
 from catalog_checks import store_of
-from container_checks import make, path_of
-from mounting import flip, mounted, not_by_libfuse, refused, server_of, sync
+from container_checks import path_of
+from flips import flip
+from mounting import mounted, not_by_libfuse, refused, server_of, sync
+from stored import make
 
 import winkfs
 
@@ -157,7 +159,7 @@ def test_a_damaged_inode_is_listed_and_costs_no_other_file(
     base: Path, files: int, options: tuple[str, ...]
 ) -> None:
     fill(base, files)
-    flip(path_of(base, ".data"), position(base, "d3/f013") + 60)
+    flip(path_of(base, ".data"), position(base, "d3/f013") + 60, bits=4)
     with mounted(base, *options) as there:
         assert names_in(there) == all_names(files)
         assert readable(there, files) == files - 1
@@ -173,7 +175,7 @@ def test_a_damaged_name_costs_no_other_and_is_in_the_catalog(
     corpus: Path, at: int, options: tuple[str, ...], again: bool
 ) -> None:
     """`again`: the catalog is made after the damage."""
-    flip(path_of(corpus, ".data"), position(corpus, "d3/f013") + at)
+    flip(path_of(corpus, ".data"), position(corpus, "d3/f013") + at, bits=4)
     if again:
         path_of(corpus, ".cat").unlink()
     with mounted(corpus, *options) as there:
@@ -190,7 +192,7 @@ def test_a_damaged_directory_entry_hides_nothing_below_it(base: Path) -> None:
         container.put("d", b"", ftype=winkfs.FileType.DIR)
         for i in range(5):
             container.put(f"d/{i}", content(i))
-    flip(path_of(base, ".data"), position(base, "d") + 40)
+    flip(path_of(base, ".data"), position(base, "d") + 40, bits=4)
     with mounted(base) as there:
         assert os.listdir(there) == ["d"]
         assert sorted(os.listdir(there / "d")) == list("01234")
@@ -202,7 +204,7 @@ def test_the_search_is_not_led_astray_by_a_damaged_name(base: Path) -> None:
     fill(base, 30)
     for i in range(0, 30, 4):
         data = path_of(base, ".data").read_bytes()
-        flip(path_of(base, ".data"), position(base, f"d{i % 10}/f{i:03}") + 3)
+        flip(path_of(base, ".data"), position(base, f"d{i % 10}/f{i:03}") + 3, bits=4)
         with mounted(base, "--ro") as there:
             assert names_in(there) == all_names(30)
             assert readable(there, 30) == 29

@@ -15,25 +15,15 @@ from pathlib import Path
 
 import datasets
 import pytest
-from container_checks import make
+from flips import flip
 from mount_requests import Asker, info
-from mounting import (
-    WINKFS,
-    all_refused,
-    command,
-    flip,
-    mounted,
-    refused,
-    run,
-    serving,
-    soon,
-    watched,
-)
+from mounting import WINKFS, all_refused, command, mounted, refused, run, serving, soon, watched
 from mounting import there as there  # a fixture
 from openfiles import opened
 from seam import disk_calls, refusing
 from sources import assert_resumable, at, contents, dataset, listed, walk
 from sources import sources_end as sources_end  # a fixture
+from stored import make
 
 import winkfs
 from winkfs import FileType
@@ -342,9 +332,13 @@ def test_a_data_set_mount_reports_that_it_is_read_only(root: Path, there: Path) 
     assert command("mount", folder, there) == (0, f"{root}: a data set: mounted read-only")
     with watched(there):
         done = subprocess.run([*WINKFS, "info", "--json", there], capture_output=True, check=True)
-        said = json.loads(done.stdout)
-        assert (said["base"], said["variant"], said["generation"]) == (str(root), "data set", 1)
-        assert (said["mode"], said["files"], said["shards"]) == ("ro", 1, 1)
+        answer = json.loads(done.stdout)
+        assert (answer["base"], answer["variant"], answer["generation"]) == (
+            str(root),
+            "data set",
+            1,
+        )
+        assert (answer["mode"], answer["files"], answer["shards"]) == ("ro", 1, 1)
         assert str(root) in run(*WINKFS, "mounts")
         assert "generation" in run(*WINKFS, "info", there)
         assert command("umount", there) == (0, "")
@@ -375,10 +369,10 @@ def test_an_impossible_mount_is_refused_in_one_line(
         (str(root), "--as-of", "1", "--follow"): "follow and as_of exclude each other",
         (str(tmp_path / "c"), "--as-of", "1"): "as_of is for data sets",
     }.items():
-        status, said = command("mount", arguments[0], there, *arguments[1:])
-        assert status != 0 and complaint in said and "\n" not in said, said
-    status, said = command("mount", root, root)
-    assert status == 1 and "which it would hide" in said
+        status, answer = command("mount", arguments[0], there, *arguments[1:])
+        assert status != 0 and complaint in answer and "\n" not in answer, answer
+    status, answer = command("mount", root, root)
+    assert status == 1 and "which it would hide" in answer
 
 
 def status(there: Path) -> dict[str, object]:
@@ -408,7 +402,7 @@ def test_follow_shows_generations_and_keeps_open_files(root: Path) -> None:
 def test_a_damaged_file_raises_alone_and_is_logged(root: Path, there: Path) -> None:
     datasets.add(root, {"a": b"good", "b": b"damaged" * 20}, {"c": b"good"})
     data = next(root.glob("*/00000-0.data"))
-    flip(data, data.read_bytes().index(b"damaged" * 20) + 9)
+    flip(data, data.read_bytes().index(b"damaged" * 20) + 9, bits=4)
     with serving([*WINKFS, "mount", "-f", "--ro", root, there], there) as server:
         with refused(errno.EIO):
             (there / "b").read_bytes()

@@ -17,7 +17,6 @@ from pathlib import Path
 import mounting
 import pytest
 from constants import shrink
-from container_checks import read
 from memory_source import MemorySource
 from mounting import (
     command,
@@ -30,6 +29,7 @@ from mounting import (
     watched,
 )
 from openfiles import descriptors
+from stored import read
 
 from winkmount import service
 from winkmount.binding import MountError
@@ -82,14 +82,14 @@ def test_hung_server_does_not_hang_the_next_commands(base: str, there: Path) -> 
 
 def noted(there: Path, release: Callable[[], object]) -> list[str]:
     """Unmount, and release the mount when it is stated what keeps the server -> what is stated."""
-    said: list[str] = []
+    printed: list[str] = []
 
     def note(line: str) -> None:
-        said.append(line)
+        printed.append(line)
         release()
 
     unmount(there, "winkfs", note=note)
-    return said
+    return printed
 
 
 @pytest.mark.mount
@@ -107,9 +107,9 @@ def test_umount_names_the_processes_that_keep_the_server(base: str, there: Path)
             other.stdin.write(b"it runs\n")
             other.stdin.flush()
             other.stdout.readline()
-            said = noted(there, other.kill)  # the last mount goes, then the server
+            printed = noted(there, other.kill)  # the last mount goes, then the server
     why = f"process {other.pid} (cat) has it mounted too"
-    assert said == [f"{there}: unmounted; waiting for its server, process {server}: {why}"]
+    assert printed == [f"{there}: unmounted; waiting for its server, process {server}: {why}"]
 
 
 @pytest.mark.mount
@@ -122,8 +122,8 @@ def test_umount_names_the_other_mount_points(base: str, there: Path, tmp_path: P
     assert command("mount", base, there) == (0, "")
     with watched(there):
         subprocess.run(["mount", "--bind", there, other], check=True)
-        said = noted(there, partial(run, "umount", other))
-    assert len(said) == 1 and said[0].endswith(f": it is mounted on {other} too")
+        printed = noted(there, partial(run, "umount", other))
+    assert len(printed) == 1 and printed[0].endswith(f": it is mounted on {other} too")
 
 
 @pytest.mark.mount
@@ -132,7 +132,7 @@ def test_forced_unmount_of_a_server_that_answers_syncs(base: str, there: Path) -
     with watched(there):
         (there / "new").write_bytes(b"kept")
         assert command("umount", "--force", there) == (0, "")
-    assert read(base, "new", "a") == b"kept"
+    assert read(base, "new", mode="a") == b"kept"
 
 
 @pytest.mark.mount

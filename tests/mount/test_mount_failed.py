@@ -64,9 +64,9 @@ def stored(disk: Disk) -> list[str]:
 def test_umount_reports_a_failed_last_sync_and_stays(disk: Disk, mount: Path) -> None:
     disk.fail()
     for _ in range(2):
-        status, said = command("umount", mount)
-        assert status == 1 and "\n" not in said
-        assert "not unmounted" in said and "--lazy" in said
+        status, answer = command("umount", mount)
+        assert status == 1 and "\n" not in answer
+        assert "not unmounted" in answer and "--lazy" in answer
         assert os.path.ismount(mount)
     assert (mount / "old").read_bytes() == b"old" * 3000
 
@@ -74,9 +74,9 @@ def test_umount_reports_a_failed_last_sync_and_stays(disk: Disk, mount: Path) ->
 @pytest.mark.parametrize("how", ["--lazy", "--force"])
 def test_a_forced_umount_reports_what_is_lost(disk: Disk, mount: Path, how: str) -> None:
     disk.fail()
-    status, said = command("umount", how, mount)
-    assert status == 1 and "\n" not in said
-    assert "unmounted, but not all is on the disk" in said
+    status, answer = command("umount", how, mount)
+    assert status == 1 and "\n" not in answer
+    assert "unmounted, but not all is on the disk" in answer
     assert not os.path.ismount(mount)
     assert stored(disk) == ["old"]
 

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from container_checks import make
 from memory_source import MemorySource
 from mounting import mounted, sync
+from stored import make
 
 from winkmount.kernel import protocol as p
 from winkmount.kernel.device import Connection, Pace

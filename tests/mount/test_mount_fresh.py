@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_checks import assert_sound, make, read
+from container_checks import assert_sound
 from mount_requests import Asker, info
+from stored import make, read
 
 import winkfs
 from winkfs.container.container import Container
@@ -168,16 +169,16 @@ def test_short_ways_do_what_the_ordinary_ones_do(two: list[Both], seed: int) -> 
     for number in range(25):
         dice = random.Random(1000 * seed + number)
         mode, plan = dice.choice((0o600, 0o644, 0o755)), list(steps(dice))
-        said = []
+        answer = []
         for one in two:
             one.name = f"/d/new{number}"
             one.create(mode)
-            told: list[object] = []
+            reported: list[object] = []
             for kind, args in plan:
-                told += [kind, do(one, kind, args), one.shown()]
+                reported += [kind, do(one, kind, args), one.shown()]
             one.asker.release(None, one.info)
-            said.append(told)
-        assert said[0] == said[1]
+            answer.append(reported)
+        assert answer[0] == answer[1]
     short, _ = two
     assert short.taken > 10 or short.source.names.store.settings.classic or not short.source.gather
 

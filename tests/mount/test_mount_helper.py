@@ -11,10 +11,10 @@ from pathlib import Path
 
 import datasets
 import pytest
-from container_checks import make, read
 from mounting import WINKFS, serving, watched
 from mounting import there as there  # a fixture
 from private import ROOT, Private, programs
+from stored import make, read
 
 import winkfs
 from winkfs.cli import COMMANDS, helper
@@ -127,7 +127,7 @@ def test_a_lazy_umount_keeps_open_directories(installed: Private) -> None:
 
 @pytest.mark.mount
 @pytest.mark.parametrize(
-    ("command", "status", "said"),
+    ("command", "status", "answer"),
     [
         ("mount -t winkfs nothing mnt", 32, "nothing: no such container"),
         ("mount -t winkfs 'my corpus' mnt -o bogus", 1, "unknown mount option 'bogus'"),
@@ -139,11 +139,11 @@ def test_a_lazy_umount_keeps_open_directories(installed: Private) -> None:
     ],
 )
 def test_failure_has_a_status_of_mount_and_one_line(
-    installed: Private, command: str, status: int, said: str
+    installed: Private, command: str, status: int, answer: str
 ) -> None:
     done = installed.run(command)
     assert (done.returncode, done.stdout) == (status, "")
-    assert said in done.stderr and done.stderr.count("\n") == 1
+    assert answer in done.stderr and done.stderr.count("\n") == 1
 
 
 @pytest.mark.mount
@@ -179,8 +179,8 @@ def test_wrong_call_of_a_helper_mounts_nothing(
     for arguments in (["c"], ["c", "d", "e"], ["c", "d", "-q"], ["c", "d", "-o"]):
         monkeypatch.setattr("sys.argv", ["mount.winkfs", *arguments])
         assert helper.mount() == 1
-        told = capsys.readouterr().err
-        assert "usage: mount.winkfs" in told and told.count("\n") == 1
+        reported = capsys.readouterr().err
+        assert "usage: mount.winkfs" in reported and reported.count("\n") == 1
 
 
 # --- systemd ---
@@ -227,7 +227,7 @@ def test_unit_starts_serves_and_stops(
         (there / "new").write_bytes(b"kept")
         server.send_signal(signal.SIGTERM)
         assert server.wait(20) == 0
-    assert read(tmp_path / "my corpus", "new", "a") == b"kept"
+    assert read(tmp_path / "my corpus", "new", mode="a") == b"kept"
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze")

@@ -87,8 +87,8 @@ def ended(found: list[subprocess.Popen[str]], seconds: float) -> None:
     """All have got an error within a time."""
     deadline = time.monotonic() + seconds
     for caller in found:
-        said, _ = caller.communicate(timeout=max(deadline - time.monotonic(), 0.1))
-        assert said.strip().isdigit(), (caller.args, said)
+        answer, _ = caller.communicate(timeout=max(deadline - time.monotonic(), 0.1))
+        assert answer.strip().isdigit(), (caller.args, answer)
 
 
 def test_a_killed_server_leaves_no_caller_waiting(base: str, there: Path) -> None:
@@ -135,8 +135,8 @@ def test_a_caller_that_waits_for_a_hung_server_is_freed_by_force(
         time.sleep(0.3)
         assert caller.poll() is None
         assert command("umount", "--force", directory) == (0, "")
-        _, said = caller.communicate(timeout=10)
-        assert "OSError" in said or "ConnectionAborted" in said
+        _, answer = caller.communicate(timeout=10)
+        assert "OSError" in answer or "ConnectionAborted" in answer
         signal.pidfd_send_signal(server, signal.SIGCONT)
         wait_for_the_end(server)
         assert command("mount", base, directory) == (0, "")

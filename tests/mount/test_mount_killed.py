@@ -39,13 +39,13 @@ def write_until_it_is_killed(
         running = [writer.poll() for writer in writers]
         killed = time.time()
         leave_dead(there)  # as long as a writer runs: it would go on in the directory below
-        said = [writer.communicate(timeout=30)[1].decode() for writer in writers]
+        answer = [writer.communicate(timeout=30)[1].decode() for writer in writers]
         winkfs_command("umount", there)
     finally:
         for writer in writers:
             writer.kill()
-    assert running == [None] * len(writers), said
-    assert all("OSError" in text or "ConnectionAbortedError" in text for text in said), said
+    assert running == [None] * len(writers), answer
+    assert all("OSError" in text or "ConnectionAbortedError" in text for text in answer), answer
     return killed
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import commands
 import pytest
 from commands import Run, listed, one_line
-from container_checks import make
 from memory_source import MemorySource
 from mounting import leave_dead, mounted, need_fuse, request, server_of, watched
+from stored import make
 
 import winkfs
 from winkfs.cli import mount as mounts

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from container_checks import make
 from memory_source import MemorySource
 from mount_requests import Asker, parsed
 from sources import at, kept, tree_of
 from sources import sources_end as sources_end  # a fixture
+from stored import make
 
 import winkfs
 from winkfs import FileType

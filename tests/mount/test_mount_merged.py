@@ -17,7 +17,8 @@ import datasets
 import escapes
 import pytest
 from constants import shrink
-from mounting import flip, refused
+from flips import flip
+from mounting import refused
 from sources import at, contents, dataset, listed, tree_of
 from sources import sources_end as sources_end  # a fixture
 from test_mount_numbers import by_numbers, numbers_of, read_by_path
@@ -245,7 +246,7 @@ def damage_part(path: Path, number: int) -> None:
         if not file.runs[0].count:
             return
         place = int(file.runs[0].parts["pos"][0]) if number % 2 else file.listed[0][0]
-    flip(path, place + 17)
+    flip(path, place + 17, bits=4)
 
 
 def test_long_names_stand_where_they_belong(root: Path) -> None:
@@ -413,7 +414,7 @@ def test_a_damaged_inode_without_a_catalog_costs_no_other(root: Path) -> None:
     with Catalog(open_file(base + ".cat")) as file:
         pos = int(file.runs[0].block(0).table.numbers[3, 0])
         name = file.runs[0].block(0).table.names[3]
-    flip(base + ".data", pos + 40)
+    flip(base + ".data", pos + 40, bits=4)
     Path(base + ".cat").unlink()
     source = dataset(root)
     shown = tree_of(source)
@@ -426,7 +427,7 @@ def test_a_damaged_inode_without_a_catalog_costs_no_other(root: Path) -> None:
 def damage_block(path: Path, number: int) -> None:
     with Catalog(open_file(os.fspath(path))) as file:
         place = int(file.runs[0].parts["pos"][number])
-    flip(path, place + 40)
+    flip(path, place + 40, bits=4)
 
 
 def healing(source: DatasetSource, call: Callable[[], Any]) -> Any:

@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 from catalog_checks import store_of
 from constants import shrink
-from container_checks import make, put_many
+from container_checks import put_many
 from mounting import all_refused, cool, refused
 from seam import Call, bytes_read, disk_calls
 from sources import DIR, assert_resumable, at, entries, listed, made, opened, walk
 from sources import sources_end as sources_end  # a fixture
+from stored import make
 
 import winkfs
 from winkformats import native

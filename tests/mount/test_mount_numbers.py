@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from constants import shrink
-from container_checks import make
+from flips import flip
 from mount_requests import parsed
-from mounting import WINKFS, flip, mounted, not_by_libfuse, refused, server_of, serving
+from mounting import WINKFS, mounted, not_by_libfuse, refused, server_of, serving
 from mounting import there as there
 from sources import at, kept, tree_of
 from sources import sources_end as sources_end  # a fixture
+from stored import make
 
 import winkfs
 from winkfs import FileType
@@ -161,7 +162,7 @@ def damage_block(source: ContainerSource, index: int) -> None:
     run = source.names.order.runs[0]
     run._blocks.clear()
     pos = int(run.parts["pos"][run.find(index)])
-    flip(source.names.order.storage.name, pos + 40)
+    flip(source.names.order.storage.name, pos + 40, bits=4)
 
 
 @pytest.mark.parametrize("changed", [False, True])
@@ -203,7 +204,7 @@ def test_numbers_outlive_a_catalog_that_is_made_anew(base: str, changed: bool) -
     assert len(by_numbers(numbers)) == 4 + 400 + 4000
 
 
-# --- what the kernel is told ---
+# --- what the kernel learns ---
 
 
 def known_of(server: Server, node: int) -> dict[bytes, int]:

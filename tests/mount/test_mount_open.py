@@ -13,9 +13,10 @@ from pathlib import Path
 
 import mounting
 import pytest
-from container_checks import make, names_of
+from container_checks import names_of
 from model_operations import LIBC
 from mounting import dead, leave_dead, mounted, not_by_libfuse, run
+from stored import make
 
 import winkfs
 from winkfs.container.compact import compact

@@ -29,12 +29,12 @@ def test_allow_other_never_comes_without_permission_checks() -> None:
 
 
 def test_words_for_mount_and_fstab_change_nothing() -> None:
-    said = (
+    answer = (
         "defaults,rw,noauto,auto,user,nouser,users,_netdev,nofail,x-systemd.automount,"
         "X-mount.mkdir,comment=with = sign,user=me,exec,suid,nosuid,dev,nodev,atime,noatime,"
         "relatime,async,dirsync"
     )
-    assert parse([said, "", ",,"]) == Options() == Options(sync_every=5)
+    assert parse([answer, "", ",,"]) == Options() == Options(sync_every=5)
     assert parse(["noexec,sync"]) == Options(fuse={"noexec": True, "sync": True})
 
 

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from container_checks import make
 from mounting import mounted, run
+from stored import make
 
 import winkfs
 from winkmount.binding import BINDINGS

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from constants import shrink
-from container_checks import read
 from memory_source import MemorySource
 from mount_requests import Asker
 from mounting import (
@@ -32,6 +31,7 @@ from mounting import (
 )
 from mounting import base as base  # fixtures
 from mounting import there as there
+from stored import read
 
 import winkfs
 from winkmount.binding import BINDINGS, ENVIRONMENT, MountError
@@ -57,9 +57,9 @@ def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
         (("umount", tmp_path / "nowhere"), "nowhere: nothing is mounted here"),
         (("umount", "/proc"), "/proc: a proc mount, not one of winkfs"),
     ]
-    for arguments, said in cases:
+    for arguments, answer in cases:
         status, text = command(*arguments)
-        assert (status, said in text, text.count("\n")) == (1, True, 0), (arguments, text)
+        assert (status, answer in text, text.count("\n")) == (1, True, 0), (arguments, text)
     for name, *arguments in (("mount", base, ""), ("umount", "")):
         text = f"{name}: DIR is empty: see winkfs {name} --help"
         assert command(name, *arguments) == (2, text)
@@ -67,7 +67,7 @@ def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "answer"),
     [
         ("-oro,nonsense", "nonsense"),
         ("-ouid=me", "uid=me"),
@@ -77,10 +77,10 @@ def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
         ("-oremount", "remount"),
     ],
 )
-def test_wrong_option_is_wrong_usage(base: str, tmp_path: Path, option: str, said: str) -> None:
+def test_wrong_option_is_wrong_usage(base: str, tmp_path: Path, option: str, answer: str) -> None:
     status, text = command("mount", base, tmp_path, option)
     assert status == 2
-    assert said in text and "\n" not in text
+    assert answer in text and "\n" not in text
 
 
 @pytest.mark.mount
@@ -152,7 +152,7 @@ def test_foreground_ends_by_a_signal_with_all_synced(
         (there / "g").write_bytes(b"kept")
         server.send_signal(number)
         assert server.wait(20) == 0
-        assert read(base, "g", "a") == b"kept"
+        assert read(base, "g", mode="a") == b"kept"
 
 
 @pytest.mark.mount

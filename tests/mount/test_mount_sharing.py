@@ -11,9 +11,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from container_checks import make, read
 from mounting import all_at_once, dead, mounted, refused, server_of
 from mounting import empty as empty  # a fixture
+from stored import make, read
 
 import winkfs
 

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from container_checks import delete, make
+from container_checks import delete
 from mounting import refused
 from seam import disk_calls, refusing
 from sources import at, contents, listed, made, opened, walk
 from sources import sources_end as sources_end  # a fixture
+from stored import make
 
 import winkfs
 from winkmount.source import run_steps

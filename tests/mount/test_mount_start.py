@@ -252,5 +252,5 @@ from winkfs.cli import main
 sys.exit(main())" mount {base} {tmp_path}/there
     """
     done = Private(tmp_path).run(script)
-    said = f"winkfs: {base}.data: Read-only file system: mount it with --ro to read only\n"
-    assert (done.returncode, done.stderr) == (1, said)
+    answer = f"winkfs: {base}.data: Read-only file system: mount it with --ro to read only\n"
+    assert (done.returncode, done.stderr) == (1, answer)

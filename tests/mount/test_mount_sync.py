@@ -232,8 +232,8 @@ def test_umount_reports_a_server_that_failed_to_close(
     with serving(server(control, base, there), there, patience=120) as process:
         (there / "file").write_bytes(b"kept")
         control.write_text("fail at the end")
-        status, said = command("umount", there)
-        assert status == 1 and "its server ended with an error" in said
+        status, answer = command("umount", there)
+        assert status == 1 and "its server ended with an error" in answer
         process.communicate(timeout=30)
         assert process.returncode != 0
         process.returncode = 0
@@ -261,10 +261,10 @@ def test_nothing_is_acknowledged_after_a_failed_fsync(
         assert (there / "d/g").read_bytes() == b"y"
         assert "file" in os.listdir(there)
         os.close(file)
-        status, said = command("umount", there)
-        assert status == 1 and "not unmounted" in said
-        status, said = command("umount", "--lazy", there)
-        assert status == 1 and "not all is on the disk" in said
+        status, answer = command("umount", there)
+        assert status == 1 and "not unmounted" in answer
+        status, answer = command("umount", "--lazy", there)
+        assert status == 1 and "not all is on the disk" in answer
         process.communicate(timeout=30)
         assert process.returncode != 0
         process.returncode = 0

@@ -156,5 +156,5 @@ def test_hours_without_a_mark_of_the_original_format_are_listed(
 @pytest.mark.mount
 def test_plain_containers_have_no_times_to_walk_by(tmp_path: Path, there: Path) -> None:
     winkfs.create(tmp_path / "plain").close()
-    status, said = command("mount", tmp_path / "plain", there, "-o", "timedir")
-    assert status == 1 and "append-only" in said
+    status, answer = command("mount", tmp_path / "plain", there, "-o", "timedir")
+    assert status == 1 and "append-only" in answer

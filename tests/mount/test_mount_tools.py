@@ -220,8 +220,8 @@ def test_venv(place: Path) -> None:
     (place / "venv/module.py").write_text("answer = 42\n")
     code = "import module, sys; print(module.answer, sys.prefix)"
     for _ in range(2):  # the second time from the cached bytecode
-        said = run("env", "-u", "PYTHONDONTWRITEBYTECODE", python, "-c", code, cwd=place / "venv")
-        assert said == f"42 {place / 'venv'}\n"
+        answer = run("env", "-u", "PYTHONDONTWRITEBYTECODE", python, "-c", code, cwd=place / "venv")
+        assert answer == f"42 {place / 'venv'}\n"
     assert list((place / "venv/__pycache__").iterdir())
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import stored
 import xxhash
+from flips import flip
 from xxh3_clash import clash
 
 import winkfs.digests
@@ -305,7 +305,7 @@ def test_a_damaged_index_never_reports_an_absent_path(
 def test_a_flipped_delflag_hides_no_digest(small: Path, few: dict[bytes, Digest]) -> None:
     """It is the one byte of an entry that no checksum has."""
     (path,) = small.glob("job-*/*.kvseq")
-    stored.flip(path, *(pos for _, pos in entries(path)[::5]))
+    flip(path, *(pos for _, pos in entries(path)[::5]))
     assert_has(small, few)
     path.with_suffix(".hindex").unlink()
     assert_has(small, few)
@@ -314,7 +314,7 @@ def test_a_flipped_delflag_hides_no_digest(small: Path, few: dict[bytes, Digest]
 def damage(made: Path, *hit: bytes) -> None:
     """Flip a bit in the lengths of the digests of these paths, in a set of one shard."""
     (file,) = made.glob("job-*/*.kvseq")
-    stored.flip(file, *(pos + 2 for key, pos in entries(file) if key in hit), bits=0x40)
+    flip(file, *(pos + 2 for key, pos in entries(file) if key in hit), bits=0x40)
 
 
 @pytest.mark.parametrize("indexed", [True, False])
@@ -326,7 +326,7 @@ def test_a_damaged_digest_costs_no_other(
     others = {path: digest for path, digest in few.items() if path not in hit}
     if not indexed:
         next(small.glob("job-*/*.hindex")).unlink()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         with winkfs.digests.open(small) as found:
             assert [found.get(path) for path in others] == list(others.values())
@@ -345,9 +345,9 @@ def test_a_damaged_digest_costs_no_other(
                     listed[path] = digest
             assert listed == {to_str(path): digest for path, digest in others.items()}
             assert len(found.problems) == (0 if indexed else 3)
-    assert len(told) == (0 if indexed else 1)
-    if told:
-        assert told[0].category is DamageWarning and told[0].filename == __file__
+    assert len(reported) == (0 if indexed else 1)
+    if reported:
+        assert reported[0].category is DamageWarning and reported[0].filename == __file__
 
 
 def test_a_miss_among_damaged_digests_is_not_reported_as_absent(
@@ -369,7 +369,7 @@ def test_an_older_digest_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> 
     old, new, folder = made_twice(tmp_path)
     last = dict(entries(folder / "shard-0000.kvseq"))
     hit = list(new)[2]
-    stored.flip(folder / "shard-0000.kvseq", last[hit] + 40)
+    flip(folder / "shard-0000.kvseq", last[hit] + 40)
     (folder / "shard-0000.hindex").unlink()
     with winkfs.digests.Digests(tmp_path / "d", warn=False) as found:
         for path, digest in (old | new).items():

@@ -13,7 +13,7 @@ import pytest
 import stored
 from catalog_checks import store_of
 from commands import Run
-from stored import flip
+from flips import flip
 from test_digests import entries, make, pairs, strip_sums
 
 import winkfs

@@ -201,8 +201,8 @@ def _checked(made: Film, how: Plan, base: str, rng: random.Random) -> str:
     if not whole:
         if not seen.problems and not report.problems:
             assert seen.state is not None
-            told = " | or | ".join(differs(seen.state, state) for state in allowed)
-            raise Wrong(f"{how}: silent: {told}")
+            reported = " | or | ".join(differs(seen.state, state) for state in allowed)
+            raise Wrong(f"{how}: silent: {reported}")
         if how.orderly and not (how.stat and "cut short" in f"{seen.problems}"):
             raise Wrong(f"{how}: {seen.problems} {report.problems} {seen.state is None}")
     mended(base, how, seen, rng, whole=whole)

@@ -106,17 +106,17 @@ class Store:
     def look(self, folder: Path) -> Seen:
         """Everything by all ways. Raises what nobody expects."""
         seen = Seen()
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             warnings.simplefilter("always")
             try:
                 store = self.open(folder)
             except EXPECTED as error:
-                seen.told.append(str(error))
+                seen.reported.append(str(error))
                 return seen
             try:
                 self.look_at(store, seen)
-                seen.told += [str(warning.message) for warning in told]
-                seen.told += store.problems
+                seen.reported += [str(warning.message) for warning in reported]
+                seen.reported += store.problems
             finally:
                 store.close()
         return seen
@@ -128,7 +128,7 @@ class Store:
                 seen.found[name] = (store.read(name), stat.mtime_ns, stat.ftype)
         problems: list[object] = []
         try:
-            for entry in store.scan(problem=lambda *told: problems.append(told)):
+            for entry in store.scan(problem=lambda *reported: problems.append(reported)):
                 with self.expecting(seen.errors, f"{entry.name} in a scan"):
                     value = (entry.read(), entry.mtime_ns, entry.ftype)
                     if entry.name in seen.listed:
@@ -137,7 +137,7 @@ class Store:
             seen.listing = True
         except EXPECTED as error:
             problems.append(error)
-        seen.told += map(str, problems)
+        seen.reported += map(str, problems)
         with suppress(*EXPECTED):
             seen.names = set(store.names())
 
@@ -160,14 +160,14 @@ class _Noting(suppress):
 
 @dataclass
 class Seen:
-    """What a user gets of a store. told: what it said of itself."""
+    """What a user gets of a store. reported: its own problems."""
 
     found: dict[str, Any] = field(default_factory=dict)
     listed: dict[str, Any] = field(default_factory=dict)
     names: set[str] | None = None
     listing: bool = False  # went on to its end
     errors: dict[str, Exception] = field(default_factory=dict)
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     def take(self, parts: Iterable[Mapping[str, Any]]) -> None:
         """Take in all of a listing, or the error that ends it."""
@@ -176,7 +176,7 @@ class Seen:
                 self.listed |= part
             self.listing = True
         except EXPECTED as error:
-            self.told.append(str(error))
+            self.reported.append(str(error))
 
 
 def fill(names: str, rng: random.Random) -> list[tuple[str, bytes, int]]:
@@ -567,7 +567,7 @@ class States(Trials):
     def compare(self, seen: Seen, hit: set[str], where: str) -> None:
         truth = self.store.truth
         # Where nothing good follows the damage, the file is as it was when it ended there.
-        ends = any("no good one behind it" in line for line in seen.told)
+        ends = any("no good one behind it" in line for line in seen.reported)
         older = hit | self.store.removed_last if ends else frozenset[str]()
         wrong = [n for n, v in seen.found.items() if v != truth[n] and n not in older]
         wrong += [n for n, v in seen.listed.items() if v != truth.get(n) and n not in older]
@@ -577,15 +577,15 @@ class States(Trials):
             self.fail("wrong", where, wrong)
         gone = [n for n, error in seen.errors.items() if isinstance(error, FileNotFoundError)]
         gone += [n for n in truth if seen.listing and n not in seen.listed]
-        if gone and not self.said(seen):
+        if gone and not self.reports_damage(seen):
             self.fail("silent", where, sorted(set(gone))[:8])
         others = [n for n in truth if n not in hit and seen.found.get(n) != truth[n]]
         if others:
-            told = [str(seen.errors.get(n)) for n in others[:1]] + seen.told[:2]
-            self.fail("unreadable", where, f"{len(others)} others: {told}")
+            reported = [str(seen.errors.get(n)) for n in others[:1]] + seen.reported[:2]
+            self.fail("unreadable", where, f"{len(others)} others: {reported}")
 
-    def said(self, seen: Seen) -> bool:
-        return bool(seen.told) or any(" in a scan" in name for name in seen.errors)
+    def reports_damage(self, seen: Seen) -> bool:
+        return bool(seen.reported) or any(" in a scan" in name for name in seen.errors)
 
     def incomplete(self, seen: Seen) -> bool:
         return any(seen.found.get(n) != value for n, value in self.store.truth.items())
@@ -597,7 +597,7 @@ class States(Trials):
             return  # nothing could be read before, and that is counted
         lost = [n for n in truth if n not in hit and seen.found.get(n) != truth[n]]
         if lost:
-            self.fail("lost by a writer", where, f"{lost[:5]}: {seen.told[:2]}")
+            self.fail("lost by a writer", where, f"{lost[:5]}: {seen.reported[:2]}")
 
 
 class Salvages(States):
@@ -615,7 +615,7 @@ class Salvages(States):
         self.copy.mkdir()
         done = salvage(self.store.base(self.folder), found)
         seen = self.store.look(self.copy)
-        seen.told += done.problems
+        seen.reported += done.problems
         names = dict.fromkeys(seen.names or ())
         for known in (seen.listed, names):
             for name in [name for name in known if name.startswith("lost+found/")]:

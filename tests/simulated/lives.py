@@ -74,8 +74,8 @@ class File(NamedTuple):
     n: int | None = None  # a column; `text` says the same
 
     def __repr__(self) -> str:
-        said = f"{len(self.data)} bytes {self.data[:4].hex()}"
-        return f"{said} at {self.mtime_ns} {self.mode:o} {self.n}"
+        answer = f"{len(self.data)} bytes {self.data[:4].hex()}"
+        return f"{answer} at {self.mtime_ns} {self.mode:o} {self.n}"
 
 
 State = dict[str, File]
@@ -562,8 +562,8 @@ class Life(harness.Life):
         if all(differs(found, state) for state in allowed) and not (
             mixed and self.is_mixture(found, allowed)
         ):
-            told = " | or | ".join(differs(found, state) for state in allowed)
-            raise Wrong(f"{where}: {told}")
+            reported = " | or | ".join(differs(found, state) for state in allowed)
+            raise Wrong(f"{where}: {reported}")
         self.sound(base, where)
         if self.rng.random() < 0.5:
             self.use(base, found, where)

@@ -140,7 +140,7 @@ class Messages(Store):
             for name, value in self.pairs(store, seen):
                 seen.found[name] = value
             seen.listing = True
-        seen.told += getattr(store, "notes", [])
+        seen.reported += getattr(store, "notes", [])
 
 
 class QueueStore(Messages):
@@ -385,7 +385,7 @@ class States(Trials):
         lacks = any(seen.found.get(name) != value for name, value in self.truth.items())
         judged = lacks and not unsure and not self.is_earlier(seen)
         if rng.random() < 0.25 and judged and not self.verified():
-            self.fail("verify silent", where, seen.told[:2])
+            self.fail("verify silent", where, seen.reported[:2])
         if rng.random() < 0.1:
             self.write_over(seen, where)
 
@@ -413,11 +413,11 @@ class States(Trials):
         older += [n for n in (seen.names or set()) if n not in self.truth]
         if getattr(self.store, "back", False):
             older = [n for n in older if n in self.truth]
-        opened = bool(seen.found or seen.listing or not seen.told)
+        opened = bool(seen.found or seen.listing or not seen.reported)
         gone = [n for n, error in seen.errors.items() if isinstance(error, FileNotFoundError)]
         gone += [n for n in self.truth if opened and n not in seen.found and n not in seen.errors]
         gone += [n for n in self.truth if seen.listed and seen.listing and n not in seen.listed]
-        reported = bool(seen.told) or any("in a scan" in name for name in seen.errors)
+        reported = bool(seen.reported) or any("in a scan" in name for name in seen.errors)
         for what, names in (("older", older), ("gone", gone)):
             if names and reported:
                 self.count[f"{what}, reported"] += 1
@@ -440,7 +440,7 @@ class States(Trials):
             if value == self.truth.get(n) and seen.found.get(n) != value
         ]
         if lost:
-            self.fail("lost by a writer", where, f"{lost[:5]}: {seen.told[:2]}")
+            self.fail("lost by a writer", where, f"{lost[:5]}: {seen.reported[:2]}")
 
 
 def run(kind: str, numbers: range) -> States:

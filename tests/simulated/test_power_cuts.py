@@ -9,10 +9,11 @@ from functools import partial
 
 import pytest
 from constants import leave_tails, make_chains, shrink
-from container_checks import delete, files_of, make
+from container_checks import delete, files_of
 from lives import VARIANTS, Life
 from simulated.disk import Event, SimulatedDisk
 from simulated.harness import repeatable
+from stored import make
 
 import winkfs
 from winkformats.disk.paths import locate

@@ -528,8 +528,8 @@ def images_of(verb: Verb, folder: Path, images: Path, which: slice) -> Counts:
 
     def take() -> None:
         number = next(taken)
-        if number in chosen and (said := digest(folder)) not in seen:
-            seen.add(said)
+        if number in chosen and (answer := digest(folder)) not in seen:
+            seen.add(answer)
             shutil.copytree(folder, images / f"{number:04}")
 
     with disk_calls(lambda call: call.verb in CHANGES and take(), reads=False, alone=True):

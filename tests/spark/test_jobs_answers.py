@@ -20,6 +20,7 @@ import mmh3
 import pytest
 import stored
 import xxhash
+from flips import flip
 from sparking import SparkSession
 from sparking import spark as spark  # the fixture
 from test_jobs_documents import plain_bands, plain_shingles, plain_signature
@@ -198,7 +199,7 @@ def damaged(source: Path, target: Path, what: bytes) -> Path:
     shutil.copytree(source, target)
     for path in target.rglob("*.data"):
         if what in path.read_bytes():
-            stored.flip(path, path.read_bytes().index(what) + 1)
+            flip(path, path.read_bytes().index(what) + 1)
     return target
 
 

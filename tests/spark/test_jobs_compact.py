@@ -6,8 +6,8 @@ from pathlib import Path
 
 import datasets
 import pytest
-import stored
 from compressed_files import document
+from flips import flip
 from sparkfiles import expected as content
 from sparking import SparkSession
 
@@ -71,7 +71,7 @@ def test_contents_become_compressed_and_plain_again(spark: SparkSession, tmp_pat
 
 def test_damage_ends_it_and_changes_nothing(spark: SparkSession, root: Path) -> None:
     shard = root / f"{Log(str(root)).latest().shards[-1].path}.data"
-    stored.flip(shard, shard.read_bytes().index(b"x405"))  # of file 45, in the last shard
+    flip(shard, shard.read_bytes().index(b"x405"))  # of file 45, in the last shard
     files = sorted(root.rglob("*"))
     with pytest.raises(Refusal):
         compact.run(spark, str(root), everything=True)

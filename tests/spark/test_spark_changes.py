@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def told(spark: SparkSession, root: Path, **options: Any) -> list[tuple[int, str, str]]:
+def reported(spark: SparkSession, root: Path, **options: Any) -> list[tuple[int, str, str]]:
     """What the commits changed: generation, what, name."""
     frame = winkfs.spark.read(spark, root, readChanges=True, **options)
     return sorted((row["_generation"], row["_change"], row.path) for row in frame.collect())
@@ -175,10 +175,10 @@ def test_changes_of_each_commit(spark: SparkSession, root: Path) -> None:
     second = [(2, "delete", "d/00"), (2, "put", "d/01"), (2, "put", "e")]
     gone = sorted({f"d/{i:02}" for i in range(1, 20)} | {"e"})
     last = Log(str(root)).newest()
-    assert told(spark, root) == sorted(
+    assert reported(spark, root) == sorted(
         [*first, *second, *((last, "delete", name) for name in gone), (last, "put", "z")]
     )
-    assert told(spark, root, startingGeneration=2, endingGeneration=2) == second
+    assert reported(spark, root, startingGeneration=2, endingGeneration=2) == second
     row = (
         winkfs.spark.read(spark, root, readChanges=True)
         .where("path = 'e'")

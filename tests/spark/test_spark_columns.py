@@ -271,9 +271,9 @@ def test_wrong_options_are_reported_in_one_line(spark: SparkSession, root: Path)
         rows = spark.createDataFrame(
             [("b", b"", "x")], f"path string, content binary, {name} string"
         )
-        said = refusal(save, rows, root)
-        assert name.strip("`") in said
-        assert "rename" in said
+        answer = refusal(save, rows, root)
+        assert name.strip("`") in answer
+        assert "rename" in answer
     rows = spark.createDataFrame(
         [("b", b"", ["x"]), ("c d", b"", ["x", None])],
         "path string, content binary, l array<string>",

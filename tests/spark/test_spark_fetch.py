@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import stored
+from flips import flip
 from sparkfiles import KINDS, Kinds, damage, documents, plain, read
 from sparkfiles import kinds as kinds  # a fixture
 from sparking import SparkSession
@@ -124,7 +124,7 @@ def test_errors_of_a_read_stay_in_a_fetch(spark: SparkSession, tmp_path: Path) -
     """A row without a reference, of a damaged inode, keeps its reason."""
     base = plain(tmp_path / "c")
     data = tmp_path / "c.data"
-    stored.flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
     (tmp_path / "c.cat").unlink()  # so that inodes are read to list the files
     columns = ["path", "size", "mode", "_error", "_container", "_contid", "_pos", "_pointer"]
     frame = winkfs.spark.read(spark, base, columns=columns, mode="PERMISSIVE")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import stored
+from flips import flip
 from sparking import DataFrame, SparkSession, application
 from test_spark_stream import PATIENCE, limits, pour, tail, wait_for, written
 from warm import PACKAGES
@@ -137,7 +138,7 @@ def test_a_damaged_message_is_lost(spark: SparkSession, path: Path, tmp_path: Pa
     push(path, 100)
     with Queue(path) as queue:
         place = queue.read(60).offset
-    stored.flip(path / f"{1:020d}.log", place + 30)
+    flip(path / f"{1:020d}.log", place + 30)
     with pytest.raises(Exception, match="message 60 is not there any more"):
         pour(follow(spark, path), tmp_path / "a", tmp_path / "check")
     lossy = follow(spark, path, failOnDataLoss="false")
@@ -159,10 +160,10 @@ def test_wrong_options_are_one_line(spark: SparkSession, path: Path, tmp_path: P
         (tmp_path / "log", {"startingOffset": 5}, "an id as startingOffset is for a queue"),
         (tmp_path / "log", {"failOnDataLoss": "false"}, "failOnDataLoss=false is for a queue"),
     ]
-    for number, (source, options, said) in enumerate(cases):
+    for number, (source, options, answer) in enumerate(cases):
         with pytest.raises(Exception) as error:
             pour(tail(spark, source, **options), tmp_path / "set", tmp_path / f"check{number}")
-        assert said in str(error.value)
+        assert answer in str(error.value)
 
 
 def test_a_checkpoint_of_another_source_is_refused(

@@ -65,7 +65,7 @@ def test_records_are_rows(kind: str, tmp_path: Path) -> None:
         [id, len(body), hashlib.md5(body).hexdigest()]
         for id, body in zip(ids, BODIES, strict=True)
     )  # fmt: skip
-    assert told(done.stdout) == {
+    assert reported(done.stdout) == {
         "columns": [columns + ["refs bigint"] * (kind in COUNTING)], "rows": [rows],
         "there": [True], "refs": [[1] if kind in COUNTING else None],
         "tasks": [True], "same": [True, True], "mtime": [True], "count": [len(ids)],
@@ -74,7 +74,7 @@ def test_records_are_rows(kind: str, tmp_path: Path) -> None:
     }, done.stderr[-3000:]  # fmt: skip
 
 
-def told(out: str) -> dict[str, list[Any]]:
+def reported(out: str) -> dict[str, list[Any]]:
     import json
 
     found: dict[str, list[Any]] = {}

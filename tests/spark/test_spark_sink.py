@@ -70,8 +70,8 @@ def test_empty_partitions_make_no_shard(spark: SparkSession, root: Path) -> None
 def test_other_save_modes_are_refused_by_spark(
     mode: str, spark: SparkSession, tmp_path: Path
 ) -> None:
-    said = refusal(save, rows(spark, {"a": b"1"}), tmp_path / "set", mode)
-    assert "append" in said.lower() or "mode" in said.lower()
+    answer = refusal(save, rows(spark, {"a": b"1"}), tmp_path / "set", mode)
+    assert "append" in answer.lower() or "mode" in answer.lower()
     assert not (tmp_path / "set").exists()
 
 
@@ -93,8 +93,8 @@ def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_pat
         (good, tmp_path / "other", "overwrite", {}, "and no data set"),
         (good, tmp_path / "other", "append", {}, "and no data set"),
     ]
-    for frame, where, mode, options, said in cases:
-        assert said in refusal(save, frame, where, mode, **options)
+    for frame, where, mode, options, answer in cases:
+        assert answer in refusal(save, frame, where, mode, **options)
     assert stored.paths(tmp_path) == before
     save(good.selectExpr("*", "1 as rank"), root, ignoreExtra="true")
     assert stored.files(root) == {"a": b"1"}

@@ -20,6 +20,7 @@ import stored
 from constants import shrink
 from container_checks import refused
 from datasets import add
+from flips import flip
 from sparkfiles import (
     ALL,
     KINDS,
@@ -240,8 +241,8 @@ def test_an_order_is_of_its_generation(tmp_path: Path) -> None:
 def test_tasks_are_pickled_small(kinds: Kinds, tmp_path: Path) -> None:
     base = tmp_path / "many"
     stored.make(base, ((f"{i}", b"x") for i in range(100_000)))
-    told = partitions(Options.of({"path": str(base)}), contents=True)
-    assert sum(len(pickle.dumps(task)) for task in told) < 200_000
+    reported = partitions(Options.of({"path": str(base)}), contents=True)
+    assert sum(len(pickle.dumps(task)) for task in reported) < 200_000
     options = Options.of({"path": str(kinds["dataset"])})
     assert all(len(pickle.dumps(t)) < 2000 for t in partitions(options, contents=True))
 
@@ -349,7 +350,7 @@ def _damage(base: Path) -> None:
     """In the last block of names, which is not the first that is read."""
     with Catalog(FileStorage(f"{base}.cat")) as file:
         pos, length, *_ = file.runs[0].parts[-1].tolist()
-    stored.flip(Path(f"{base}.cat"), pos + length - 9)
+    flip(Path(f"{base}.cat"), pos + length - 9)
 
 
 def _both(one: Change, other: Change) -> Change:
@@ -419,7 +420,7 @@ def test_a_damaged_inode_is_not_missed_where_the_catalog_is_lost(
 ) -> None:
     base = with_columns(tmp_path / "c")
     run, data = _listing(base, 1), tmp_path / "c.data"
-    stored.flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
     count = len(run()[1])  # the catalog knows it all the same
     if grown:
         _grow(base)
@@ -513,7 +514,7 @@ def test_unverified_damage_is_handed_out(damaged: Path) -> None:
 def test_a_damaged_inode(tmp_path: Path) -> None:
     base = plain(tmp_path / "c")
     data = tmp_path / "c.data"
-    stored.flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
+    flip(data, data.read_bytes().index(b"dir1/page 0008.html/I0") + 40)
     wanted = {n: f for n, f in documents(plain(tmp_path / "d")).items()
               if n != b"dir1/page 0008.html"}  # fmt: skip
     with pytest.raises(ValueError, match="checksum at byte"):
@@ -532,7 +533,7 @@ def test_damaged_columns_are_as_if_they_were_missing(tmp_path: Path, kind: str) 
     path = KINDS[kind](tmp_path / kind)
     before = documents(path)
     for cols in tmp_path.rglob("*.cat"):
-        stored.flip(cols, *range(4300, cols.stat().st_size - 3000, 700))
+        flip(cols, *range(4300, cols.stat().st_size - 3000, 700))
     assert as_files(read(path)) == before
     for cols in tmp_path.rglob("*.cat"):
         cols.unlink()

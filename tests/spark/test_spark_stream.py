@@ -219,10 +219,10 @@ def test_what_is_no_stream_is_refused_in_one_line(spark: SparkSession, tmp_path:
         ("log", {"startingOffset": "first"}, "it takes earliest or latest"),
         ("log", {"maxFilesPerTriger": 1}, "did you mean maxFilesPerTrigger?"),
     ]
-    for name, options, said in cases:
+    for name, options, answer in cases:
         with pytest.raises(Exception) as error:
             pour(tail(spark, tmp_path / name, **options), tmp_path / "set", tmp_path / name[:1])
-        assert said in str(error.value)
+        assert answer in str(error.value)
     with pytest.raises(Exception, match="no option 'maxfilespertrigger'"):
         spark.read.format("winkfs").option("maxFilesPerTrigger", 1).load(
             str(tmp_path / "log")

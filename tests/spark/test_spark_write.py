@@ -164,7 +164,7 @@ def test_time_is_now_where_there_is_none(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "answer"),
     [
         ({"path": ["a", None], "content": [b"1", b"22"]}, "a row with 2 bytes of content has no"),
         ({"path": ["a", "bad\nname"], "content": [b"1", None]}, r"bad\nname: the content is null"),
@@ -176,11 +176,11 @@ def test_time_is_now_where_there_is_none(root: Path) -> None:
     ],
 )
 def test_a_row_that_is_no_file_is_named_and_nothing_stays(
-    columns: dict[str, Any], said: str, root: Path
+    columns: dict[str, Any], answer: str, root: Path
 ) -> None:
     job = begin(root)
     before = stored.paths(root)
-    with refused((ValueError, OSError), said):
+    with refused((ValueError, OSError), answer):
         put(root, batch(**columns), job=job)
     assert stored.paths(root) == before
 
@@ -208,7 +208,7 @@ def test_the_earliest_time_of_a_file_comes_back(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "answer"),
     [
         ([("path", "string")], "no column content (binary or string); the columns are: path"),
         ([("content", "binary")], "no column path (string) or name_raw (binary)"),
@@ -218,8 +218,8 @@ def test_the_earliest_time_of_a_file_comes_back(root: Path) -> None:
         ([("path", "string"), ("PATH", "string"), ("content", "binary")], "two columns"),
     ],
 )
-def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], said: str) -> None:
-    with refused(ValueError, said):
+def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], answer: str) -> None:
+    with refused(ValueError, answer):
         Inputs.of(fields)
 
 

@@ -147,8 +147,8 @@ def test_looking_changes_nothing(node: Node, tmp_path: Path) -> None:
     for segment in node.store.glob("*.rdq"):
         winkfs("fct", "scan", segment)
     for command in ("compact", "migrate"):
-        said = winkfs("store", command, node.store, status=1)
-        assert "a folder of RabbitMQ" in said
+        answer = winkfs("store", command, node.store, status=1)
+        assert "a folder of RabbitMQ" in answer
     assert digest(node.store) == before
 
 

@@ -60,7 +60,7 @@ class Life(harness.Life):
         path, allowed = f"{image.path}/s", self.states[self.acknowledged :]
         with LogStore(path) as reader:
             seen = content(reader)
-            assert seen in allowed, self.said(seen)
+            assert seen in allowed, self.described(seen)
             assert not reader.problems, reader.problems
         if self.rng.random() < 0.4:
             self.write(image, seen)
@@ -78,7 +78,7 @@ class Life(harness.Life):
             assert content(store) == seen, "after a second cut"
             assert not store.problems
 
-    def said(self, seen: State) -> str:
+    def described(self, seen: State) -> str:
         wanted = self.states[self.acknowledged]
         lost = [recid for recid in wanted if seen.get(recid, 0) != wanted[recid]]
         back = [recid for recid in seen if recid not in wanted]
@@ -106,7 +106,7 @@ class Life(harness.Life):
             self.store.close()
         self.store = LogStore(f"{self.disk.path}/s", "a")
         seen = content(self.store)
-        assert seen in self.states[self.acknowledged :], self.said(seen)
+        assert seen in self.states[self.acknowledged :], self.described(seen)
         self.states, self.acknowledged, self.draft = [seen], 0, dict(seen)
 
     def step(self) -> None:
@@ -147,7 +147,7 @@ class Life(harness.Life):
         self.store.commit(sync=sync)
         if sync:
             self.acknowledged = len(self.states) - 1
-        assert content(self.store) == self.draft, self.said(content(self.store))
+        assert content(self.store) == self.draft, self.described(content(self.store))
 
     def body(self) -> bytes | None:
         size = self.rng.choice((0, 5, 40, 90, 91, 150))

@@ -184,7 +184,7 @@ class Life(harness.Life):
             self.seen_damage = bool(reader.problems)
             assert found == sorted(set(found)), f"not in their order: {found}"
             assert self.seen_damage or len(reader) == len(found), (
-                f"{len(found)} records, {len(reader)} are told"
+                f"{len(found)} records, {len(reader)} are reported"
             )
             assert self.kind != "synced" or not self.seen_damage, f"{reader.problems}"
         return found

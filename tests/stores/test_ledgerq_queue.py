@@ -108,7 +108,7 @@ def queue(path: str) -> Iterator[Queue]:
 
 
 class Clock:
-    """A time that goes on when it is told to."""
+    """A time that goes on when a test lets it."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000 * 10**9
@@ -200,8 +200,8 @@ def test_a_queue_that_the_reference_does_not_open_is_mended(
             assert len(queue.problems) == 1
         assert verify(path).problems
     raw = next(Path(path).glob("*.log")).read_bytes()
-    said = repair(path)
-    assert any("are kept in" in line for line in said)
+    answer = repair(path)
+    assert any("are kept in" in line for line in answer)
     kept = next(Path(path).glob("*.cut")).read_bytes()
     assert kept in raw
     assert not verify(path).problems

@@ -281,8 +281,8 @@ def test_migration_leaves_no_segment_of_version_1(path: str) -> None:
         store.write(id_of(0), b"")  # one more reference
         store.write(id_of(500), body_of(500))
         store.remove_many(map(id_of, range(0, 200, 4)))
-        told: list[int] = []
-        assert store.migrate(told.append) == 5 and len(told) == 5
+        reported: list[int] = []
+        assert store.migrate(reported.append) == 5 and len(reported) == 5
         assert store.core.last_v1_file is None and place_of(store, id_of(0)).refs == 1
         wanted = {i for i in range(200) if i % 4} | {0, 500}
         assert content(store) == wanted
@@ -294,18 +294,18 @@ def test_migration_leaves_no_segment_of_version_1(path: str) -> None:
 
 @pytest.mark.parametrize("sync", ["none", "interval", "always"])
 def test_what_is_durable_is_confirmed_by_name(path: str, sync: str) -> None:
-    said: list[bytes] = []
-    with MessageStore(path, "a", sync=sync, interval=0.01, confirm=said.extend) as store:  # type: ignore[arg-type]
+    answer: list[bytes] = []
+    with MessageStore(path, "a", sync=sync, interval=0.01, confirm=answer.extend) as store:  # type: ignore[arg-type]
         store.write(id_of(1), b"1")
         store.write_many([(id_of(2), b"2"), (id_of(3), b"3")])
         if sync == "interval":
             deadline = time.monotonic() + 10
-            while len(said) < 3 and time.monotonic() < deadline:
+            while len(answer) < 3 and time.monotonic() < deadline:
                 time.sleep(0.01)
         elif sync == "none":
-            assert said == []
+            assert answer == []
             store.sync()
-        assert said == [id_of(1), id_of(2), id_of(3)]
+        assert answer == [id_of(1), id_of(2), id_of(3)]
 
 
 # --- threads and processes ---
@@ -396,7 +396,7 @@ def test_a_full_disk_loses_nothing_that_was_taken(path: str) -> None:
 def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: bool) -> None:
     fill(path, range(200), checksums=True)
     files = [file for file in Path(path).iterdir() if file.stat().st_size]
-    rng, told = random.Random(7), 0
+    rng, reported = random.Random(7), 0
     for _ in range(20_000 if soak else 300):
         file = rng.choice(files)
         at, mask = rng.randrange(file.stat().st_size), 1 << rng.randrange(8)
@@ -406,10 +406,10 @@ def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: b
                 try:
                     assert store.read(id_of(i)) == body_of(i), (file, i)
                 except CorruptError:
-                    told += 1
-            told += len(there) < 200
+                    reported += 1
+            reported += len(there) < 200
             assert len(there) == 200 or store.problems, file
-    assert told > 60
+    assert reported > 60
 
 
 @pytest.mark.parametrize("name", ["index", "refs", "0.sqs", "0.rdq"])

@@ -79,8 +79,8 @@ def test_the_tables_are_those_of_the_structs(
     types = re.sub(r"(\d)([BHIQ])", lambda found: found[2] * int(found[1]), form.format)
     assert order + "".join(row[2] for row in rows) in (types, types + "I")  # a checksum behind it
     assert [row[3] for row in rows if int(row[0]) >= form.size] in ([], ["crc"])
-    told = [row[:3] for row in page_rows(text, heading)]
-    assert told[: len(rows)] == [[row[0], row[1], row[3]] for row in rows]
+    reported = [row[:3] for row in page_rows(text, heading)]
+    assert reported[: len(rows)] == [[row[0], row[1], row[3]] for row in rows]
 
 
 # --- queue ---
@@ -203,8 +203,8 @@ def test_the_entries_of_the_log_are_those_of_the_code() -> None:
     assert sizes["RECORD"] == entry.HEAD.size == len(entry.record(1, b""))
     assert sizes["BLOB"] == entry.BLOB_HEAD.size == len(entry.Blob(1, 2, 3).encode(4))
     assert len(entry.commit(1, 2, 3, 4)) == entry.MARK.size
-    said = re.findall(r"^    ([A-Z]+) +(\d+) ", entry.__doc__ or "", re.MULTILINE)
-    assert {name: int(kind) for name, kind in said} == kinds
+    answer = re.findall(r"^    ([A-Z]+) +(\d+) ", entry.__doc__ or "", re.MULTILINE)
+    assert {name: int(kind) for name, kind in answer} == kinds
 
 
 def test_the_tables_of_the_index_are_laid_out_as_documented() -> None:

@@ -161,41 +161,43 @@ def test_damage_is_skipped_and_reported(path: str) -> None:
         rows = list(records.rows())
         assert [int(row.id) for row in rows] == [*range(1, 30), *range(31, 51)]
         assert any("are no messages" in line for line in records.problems)
-        told: list[str] = []
-        assert list(records.between(1, 51, told.append)) == rows
-        assert told == [f"message 30 is {LOST}"]
+        reported: list[str] = []
+        assert list(records.between(1, 51, reported.append)) == rows
+        assert reported == [f"message 30 is {LOST}"]
 
 
 def test_what_is_there_by_arrival(path: str) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     with QueueRecords(path) as records:
         assert (records.next_id, records.runs()) == (1, [])
-        assert list(records.between(1, 1, told.append)) == []
+        assert list(records.between(1, 1, reported.append)) == []
     with Queue(path, "a", rotation=SMALL) as queue:
         queue.push_many(bodies(25))
         queue.pop_many(12)
     with QueueRecords(path) as records:
-        assert records.next_id == 26 and not told
+        assert records.next_id == 26 and not reported
         files = sorted(Path(path).glob("*.log"))
         assert [run[:4] for run in records.runs()] == [
             (file.name, file.stat().st_size, first, stop)
             for file, first, stop in zip(files, (1, 11, 21), (11, 21, 26), strict=True)
         ]
-        assert [int(row.id) for row in records.between(5, 15, told.append)] == list(range(5, 15))
-        assert not told
+        assert [int(row.id) for row in records.between(5, 15, reported.append)] == list(
+            range(5, 15)
+        )
+        assert not reported
     with Queue(path, "a", rotation=SMALL) as queue:
         queue.compact()
     with QueueRecords(path) as records:
         assert records.runs()[0].first == 11
-        found = [row.id for row in records.between(3, 14, told.append)]
+        found = [row.id for row in records.between(3, 14, reported.append)]
         assert found == ["11", "12", "13"]
-        assert told == [f"messages 3 to 10 are {LOST}"]
-        assert list(records.between(3, 5, told.append)) == []
-        assert told[1:] == [f"messages 3 to 4 are {LOST}"]
+        assert reported == [f"messages 3 to 10 are {LOST}"]
+        assert list(records.between(3, 5, reported.append)) == []
+        assert reported[1:] == [f"messages 3 to 4 are {LOST}"]
 
 
 def test_ids_go_on_where_all_is_removed(path: str) -> None:
-    """The last segment has no message: who was behind is told what he has lost."""
+    """The last segment has no message: a reader that was behind learns what is lost."""
     with Queue(path, "a", rotation=Rotation(seconds=0.01)) as queue:
         queue.push_many(bodies(25))
         queue.pop_many(25)
@@ -203,9 +205,9 @@ def test_ids_go_on_where_all_is_removed(path: str) -> None:
         Path(path, f"{1:020d}.log").unlink()
     Path(path, f"{1:020d}.idx").unlink(missing_ok=True)
     with QueueRecords(path) as records:
-        told: list[str] = []
+        reported: list[str] = []
         assert (records.runs(), records.next_id) == ([], 26)
-        assert list(records.between(20, 26, told.append)) == [] and len(told) == 1
+        assert list(records.between(20, 26, reported.append)) == [] and len(reported) == 1
 
 
 def test_a_gap_that_is_filled_has_no_messages(path: str) -> None:
@@ -215,10 +217,10 @@ def test_a_gap_that_is_filled_has_no_messages(path: str) -> None:
         assert queue.push(b"ten") == 10
         assert [message.id for message in queue.all_messages()] == list(range(1, 11))
     assert ids_of(path) == [1, 2, 3, 10]
-    told: list[str] = []
+    reported: list[str] = []
     with QueueRecords(path) as records:
-        assert [row.id for row in records.between(1, 11, told.append)] == ["1", "2", "3", "10"]
-    assert not told
+        assert [row.id for row in records.between(1, 11, reported.append)] == ["1", "2", "3", "10"]
+    assert not reported
 
 
 def test_a_segment_of_another_queue_has_another_mark(tmp_path: Path) -> None:

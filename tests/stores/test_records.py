@@ -77,7 +77,7 @@ class Numbered(Records):
 
 
 class Lettered(Numbered):
-    """Ids as text, said as arrays."""
+    """Ids as text, in the place of arrays."""
 
     numbers = False
 

@@ -300,15 +300,15 @@ def test_wrong_calls(path: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "answer"),
     [({"pages": 1}, "2 to 65,535 pages, not 1"), ({"pages": 65_536}, "not 65,536"),
      ({"page_size": 0}, "4096 bytes to 16 MiB, not 0"), ({"page_size": 5000}, "multiple of 4096"),
      ({"page_size": 1 << 25}, "16 MiB"), ({"full": "x"}, "'overwrite' or 'refuse'"),
      ({"record_size": 4063}, "a page of 4,096 bytes holds a record of up to 4,062, not 4,063"),
      ({"record_size": 0}, "not 0")],
 )  # fmt: skip
-def test_a_buffer_that_cannot_be_is_not_made(tmp_path: Path, wrong: object, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_buffer_that_cannot_be_is_not_made(tmp_path: Path, wrong: object, answer: str) -> None:
+    with pytest.raises(ValueError, match=answer):
         create(tmp_path / "ring", **wrong)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 

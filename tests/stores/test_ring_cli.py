@@ -114,14 +114,14 @@ def test_damage_is_reported_and_the_rest_is_written(run: Run) -> None:
     with Ring("r") as ring:
         spans = {record.body: record.page for record in ring.records()}
     flip("r", 4096 * 3 + 1000, bits=4)
-    said = "winkfs: r: page 2 is damaged at byte 12288\n"
+    answer = "winkfs: r: page 2 is damaged at byte 12288\n"
     kept = [body for body in bodies if spans[body] not in (1, 2)]
     peeked = run("ring", "peek", "r", "--all")
-    assert (peeked.status, peeked.err) == (1, said)
+    assert (peeked.status, peeked.err) == (1, answer)
     assert all(body in peeked.out for body in kept)
     for command in (("ring", "ls"), ("ls",), ("store", "ls")):
         done = run(*command, "r")
-        assert (done.status, done.err) == (1, said), command
+        assert (done.status, done.err) == (1, answer), command
     verify = run("ring", "verify", "r")
     assert verify.status == 1 and b"page 2 is damaged at byte 12288" in verify.out
     assert b"1 problem" in verify.out and run("verify", "r").status == 1
@@ -211,9 +211,9 @@ def test_records_are_rows_and_are_ingested(run: Run, tmp_path: Path) -> None:
     pushed(run, *bodies)
     done = application(READ, tmp_path / "r", tmp_path / "set", master="local[2]")
     assert done.stdout, done.stderr[-3000:]
-    said = json.loads(done.stdout.splitlines()[-1])
+    answer = json.loads(done.stdout.splitlines()[-1])
     digests = [hashlib.md5(body).hexdigest() for body in bodies]
-    assert said == {"rows": [[n, 900 * len(str(n)), digests[n]] for n in range(50)], "count": 50}
+    assert answer == {"rows": [[n, 900 * len(str(n)), digests[n]] for n in range(50)], "count": 50}
     with winkfs.open(tmp_path / "set") as found:
         assert {name: found[name] for name in found.names()} == {
             str(n): body for n, body in enumerate(bodies)

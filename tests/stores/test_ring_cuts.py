@@ -127,7 +127,7 @@ def test_flips_and_zeros_are_reported_and_give_no_wrong_record() -> None:
     assert len(wanted) > 50 and ring.pages.looped
     places = [at for start in (0, 1024, 2048, 3072, *range(4096, len(good), 4096))
               for at in range(start, start + 64)] + list(range(0, len(good), 131))  # fmt: skip
-    told = 0
+    reported = 0
     for at in places:
         for value in (good[at] ^ 1 << at % 8, 0, 0xFF):
             if value == good[at]:
@@ -140,12 +140,12 @@ def test_flips_and_zeros_are_reported_and_give_no_wrong_record() -> None:
             content.data[:] = data
             node.settle(content)  # type: ignore[union-attr]
             node.show(content)  # type: ignore[union-attr]
-            told += look_at(f"{image.path}/s", bodies, wanted, at)
-    assert told > 1000
+            reported += look_at(f"{image.path}/s", bodies, wanted, at)
+    assert reported > 1000
 
 
 def look_at(path: str, bodies: dict[bytes, int], wanted: list[bytes], at: int) -> bool:
-    """-> whether there was anything to be told."""
+    """-> whether there was anything to report."""
     try:
         ring = Ring(path)
     except FormatError as error:

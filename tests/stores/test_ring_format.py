@@ -152,7 +152,7 @@ def test_records_go_on_from_page_to_page(size: int) -> None:
     found = [record for index, raw in enumerate(raws) for record in joined.read(index, raw)]
     assert [record.body for record in found] == bodies
     assert [record.number for record in found] == list(range(300))
-    for record in found:  # where it is said to be there is its length
+    for record in found:  # at its offset is its length
         raw = (
             raws[record.page][record.offset :]
             + raws[min(record.page + 1, len(raws) - 1)][HEAD.size :]

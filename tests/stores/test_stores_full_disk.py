@@ -78,7 +78,7 @@ def test_what_was_acknowledged_stays_on_a_full_disk(kind: str, room: int) -> Non
     for image in (disk, disk.crash(rng)):
         image.capacity = None
         with winkfs.open(f"{image.path}/s") as look:
-            assert not look.problems or image is not disk, look.problems  # a torn end is told
+            assert not look.problems or image is not disk, look.problems  # a torn end is reported
         after = opened(kind, f"{image.path}/s")
         found = after.bodies()
         assert {id: found.get(id) for id in kept} == kept
