@@ -48,10 +48,7 @@ PRIORITIES: Final = ("low", "medium", "high")
 BATCH: Final = 16  # messages that are popped at a time
 MAIN: Final = ""  # the consumer that has no name
 ORIGINAL: Final = "dlq.original_msg_id"
-DEAD_LETTER_SUFFIXES: Final = (
-    ".dlq",
-    "/dlq",
-)  # behind the path of a queue: its queue of dead letters
+DLQ_SUFFIXES: Final = (".dlq", "/dlq")  # behind the path of a queue: its queue of dead letters
 CONSUMER: Final = click.option("--consumer", metavar="NAME", default=MAIN,
                                help="Use the position of this consumer (see seek).")  # fmt: skip
 
@@ -445,10 +442,8 @@ def dlq(base: str, place: str | None, requeue: bool, count: int | None, as_json:
 
 
 def _letters(base: str) -> str | None:
-    return next(
-        filter(ledgerq.is_queue, [base.rstrip("/") + suffix for suffix in DEAD_LETTER_SUFFIXES]),
-        None,
-    )
+    places = [base.rstrip("/") + suffix for suffix in DLQ_SUFFIXES]
+    return next(filter(ledgerq.is_queue, places), None)
 
 
 def _list_letters(place: str, count: int | None, as_json: bool, *, some: bool) -> None:

@@ -349,9 +349,8 @@ class NameTree:
             self.weight += 1
             if not exists and not changed.knows(short):
                 low, high = self.overlay.range(directory)
-                if low == high and not (
-                    self._entry(directory) or self._place(name_below(directory)) >= 0
-                ):
+                known = low < high or self._entry(directory) != 0
+                if not known and self._place(name_below(directory)) < 0:
                     self._append(changed, short)
             directory = above
 

@@ -200,7 +200,7 @@ class Names:
     def _mkdir(self, node: int, body: memoryview) -> bytes:
         (mode,) = p.MKDIR_IN.unpack_from(body)
         name, above = bytes(body[p.MKDIR_IN.size : -1]), self._nodes.id(node)
-        uid, gid = self.owner(above)
+        uid, gid = self.owner(above)  # which has noted the group of the directory
         bits = stat.S_IMODE(mode) | (0 if self._groups[above] is None else stat.S_ISGID)
         return self._new(node, name, self._source.mkdir(above, name, bits, uid, gid))
 

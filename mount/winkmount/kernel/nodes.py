@@ -38,12 +38,8 @@ class Run:
     __slots__ = ("above", "listed_only", "names", "numbers", "times")
 
     def __init__(self, above: int, names: list[bytes], numbers: list[int]) -> None:
-        self.above, self.names, self.times, self.listed_only = (
-            above,
-            b"/".join(names),
-            1,
-            len(names),
-        )
+        self.above, self.names = above, b"/".join(names)
+        self.times, self.listed_only = 1, len(names)
         self.numbers = np.array(numbers, np.int64)
 
     def name(self, number: int) -> bytes:

@@ -75,12 +75,8 @@ def create(
             if by_priority and not existing.by_priority:
                 raise Refusal("is a queue already, and is read by arrival", path)
         return
-    begun = {
-        LOCK,
-        TURN,
-        ondisk.CURSORS,
-        f"{ondisk.CURSORS}{TEMPORARY}",
-    }  # left by an interrupted call
+    cursors = ondisk.CURSORS
+    begun = {LOCK, TURN, cursors, f"{cursors}{TEMPORARY}"}  # left by an interrupted call
     if is_directory(path) and not begun.issuperset(directory_of(path).list()):
         raise Refusal("is not empty: a queue needs a directory of its own", path)
     Queue(path, "a", sync="none", by_priority=by_priority, make=True).close()

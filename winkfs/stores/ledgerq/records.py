@@ -56,10 +56,10 @@ class QueueRecords(HandleRecords, Arrivals):
     # --- to read ---
 
     def rows(self, *parts: Part) -> Iterator[Row]:
-        files, segments = {part.file for part in parts}, list(self.store.files.segments.values())
-        runs = [(s.first, s.last) for s in segments if s.first and s.name in files]
-        if not parts:
-            runs = [(1, LAST_ID)]
+        runs = [(1, LAST_ID)]
+        if parts:
+            files, segments = {part.file for part in parts}, self.store.files.segments
+            runs = [(s.first, s.last) for s in segments.values() if s.first and s.name in files]
         for first, last in runs:
             for message in self.store.all_messages(max(first, self._low)):
                 if message.id <= last and self._waits(message):

@@ -224,19 +224,19 @@ class Tail:
         last = self.files.newest
         if last is not None:
             self.take_up(last)
-        if last is None or (
-            last.first
-            and (
-                last.size >= self._limit
-                or last.count >= self.rotation.messages
-                or timestamp >= self._until
-            )
-        ):
+        if last is None or (last.first and self._is_full(last, timestamp)):
             if last is not None:
                 self.end(last)
             last = self._new_segment(last, timestamp)
         self.fill_gap(last)
         return last
+
+    def _is_full(self, active: Segment, timestamp: int) -> bool:
+        return (
+            active.size >= self._limit
+            or active.count >= self.rotation.messages
+            or timestamp >= self._until
+        )
 
     def take_up(self, segment: Segment) -> None:
         """Make a segment the active one, to add messages to it."""

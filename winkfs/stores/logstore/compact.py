@@ -187,7 +187,8 @@ class _Group:
         with log.write_lock:
             now = log.table.arrays.positions[some.recids]
             # A deletion is needed unless a new record has got the recid since.
-            which = np.flatnonzero(now == np.where(some.lengths == 0, np.uint64(0), some.positions))
+            same = now == np.where(some.lengths == 0, np.uint64(0), some.positions)
+            which = np.flatnonzero(same)
             if not len(which):
                 return 0
             moving = some.take(which)
