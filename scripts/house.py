@@ -163,7 +163,7 @@ def outside_disk(known: Mapping[str, Path]) -> list[str]:
 ROWS = (
     ("cli", "pyspark_winkfs"),
     ("spark", "stores"),
-    ("mounting",),
+    ("mounting", "arrow"),
     ("dataset", "results"),
     ("archive",),
     ("container",),
@@ -175,6 +175,7 @@ PURPOSE = {
     "pyspark_winkfs": "the name by which Spark finds the format",
     "spark": "source, sink, streams, jobs",
     "stores": "other kinds of store, a folder each",
+    "arrow": "files and records as Arrow batches",
     "mounting": "containers and data sets as a mount asks for them",
     "dataset": "manifests, shards, commits",
     "results": "digest sets and orders",

@@ -22,8 +22,8 @@ TABLES = {
     "container.catalog": "of names that are gone",
     "container.select": "of one inode that a condition is asked of",
     "mounting.datasetnames": "of names of several shards",
-    "spark.reading.records": "of records of a store",
-    "spark.reading.stores": "of files of another store",
+    "arrow.records": "of records of a store",
+    "arrow.named": "of files of another store",
 }
 PASSES = {
     "container.survey": "defines it: entries and inodes of a range, damage to a callback",
@@ -60,7 +60,7 @@ ENTRIES = {
     "container.ondisk.chain": "inodes that build on others",
     "container.ondisk.inode": "attributes",
     "mounting.lookup": "what a mount reads, by pread",
-    "spark.reading.rows": "contents as an Arrow array",
+    "arrow.rows": "contents as an Arrow array",
     "results.digestshard": "records of a digest set",
 }
 

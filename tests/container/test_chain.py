@@ -282,7 +282,7 @@ def test_a_writer_that_was_killed_leaves_delflags_to_the_next(base: Path) -> Non
 def test_spark_reads_it(base: Path) -> None:
     """The reader of its partitions, without Spark."""
     pytest.importorskip("pyarrow")
-    from winkfs.spark.reading.rows import Contents
+    from winkfs.arrow.rows import Contents
 
     model = overwritten(base)
 

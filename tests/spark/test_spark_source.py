@@ -56,8 +56,8 @@ from winkfs.results.orders import OrderedFiles, OrderedShard
 pytest.importorskip("pyspark")
 
 from pyspark_winkfs import DefaultSource
+from winkfs.arrow.pieces import Piece, PlannedPiece, unpack
 from winkfs.spark.reading.options import FIELDS, Options, time_of
-from winkfs.spark.reading.partition import Piece, PlannedPiece, unpack
 from winkfs.spark.reading.reader import partitions
 from winkfs.spark.source import WinkfsDataSource
 from winkfs.spark.writing.inputs import SinkOptions

@@ -25,8 +25,9 @@ pa = pytest.importorskip("pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402 - needs the two above
 
+from winkfs.arrow.batches import Reading  # noqa: E402
 from winkfs.spark import streaming as streamsource  # noqa: E402
-from winkfs.spark.reading.batches import Reading, batches  # noqa: E402
+from winkfs.spark.reading.batches import batches  # noqa: E402
 from winkfs.spark.reading.options import Options  # noqa: E402
 from winkfs.spark.streaming import (  # noqa: E402
     Limit,

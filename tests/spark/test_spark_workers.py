@@ -68,7 +68,7 @@ def write():
         sink.publish(job, [written], options)
 
 def jobs():
-    from winkfs.spark import arrow
+    from winkfs.arrow import arrays
     from winkfs.spark.jobs import dedup, digest, reading, sort
     names = "name_raw binary, size long, mtime_ns long, "
     rows = found(names + "content binary, _error string", mode="PERMISSIVE")
@@ -81,7 +81,7 @@ def jobs():
         signed = dedup.sign_batch(batch, {base: 0})
         ids, signatures, pointer, size = map(signed.column, ("id", "signature", "pointer", "size"))
         last = len(ids) - 1
-        heads = [column.take(arrow.column(np.full(len(ids), last)))
+        heads = [column.take(arrays.column(np.full(len(ids), last)))
                  for column in (ids, signatures, pointer, size)]
         columns = [ids, signatures, pointer, size, *heads]
         names = ["id", "signature", "pointer", "size"]
@@ -91,7 +91,7 @@ def jobs():
 
     def keyed(batch):
         size, pos = batch.columns
-        shard = arrow.column(np.zeros(len(batch), np.int32))
+        shard = arrays.column(np.zeros(len(batch), np.int32))
         return pa.RecordBatch.from_arrays([size, shard, pos, size], ["key", "shard", "p", "size"])
 
     assert list(sort.write_part(map(keyed, found("size long, _pos long")), place))

@@ -41,6 +41,7 @@ from pyspark_winkfs import one_line
 from winkformats import hashing
 from winkformats.arrays import Int64, superseded
 from winkformats.errors import raise_it
+from winkfs.arrow.pieces import OPEN, Piece, PlannedPiece, Recorded, piece_of, weight_of
 from winkfs.container.select import columns_between
 from winkfs.container.store import Store
 from winkfs.container.survey import InodeRows, files_at, inode_rows
@@ -60,17 +61,7 @@ from winkfs.spark.reading.options import (
     size_of,
     value_of,
 )
-from winkfs.spark.reading.partition import (
-    OPEN,
-    Ordered,
-    Piece,
-    PlannedPiece,
-    Recorded,
-    Scan,
-    piece_of,
-    scans,
-    weight_of,
-)
+from winkfs.spark.reading.partition import Ordered, Scan, scans
 from winkfs.spark.reading.reader import WinkfsReader
 from winkfs.spark.reading.stores import stores_of
 from winkfs.stores.records import Arrivals, batches
@@ -467,7 +458,7 @@ class ArrivalsFeed:
     def partitions(
         self, start: Offset, end: Offset, *, contents: bool, whole: bool = True
     ) -> list[Scan | Ordered]:
-        from winkfs.spark.reading.records import part_between  # late: only for queues
+        from winkfs.arrow.records import part_between  # late: only for queues
 
         low, high = self._check(start), self._check(end)
         _forward(self._path, low <= high)

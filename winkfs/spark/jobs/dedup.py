@@ -45,13 +45,13 @@ import pyarrow as pa
 
 from winkformats.arrays import Int64, UInt64, among
 from winkformats.disk.paths import directory_of
+from winkfs.arrow import arrays
+from winkfs.arrow.arrays import layout
 from winkfs.dataset.manifest import check_free, is_dataset
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import ShardWriter, begun
 from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import to_path, to_str
-from winkfs.spark import arrow
-from winkfs.spark.arrow import layout
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read
 from winkfs.spark.jobs.session import Bad, Report, guarded, ignore, program
 from winkfs.spark.reading.fetch import fetcher
@@ -201,15 +201,15 @@ def sign_batch(batch: pa.RecordBatch, shards: Mapping[str, int]) -> pa.RecordBat
     """
     containers = batch.column("_container").dictionary_encode()
     known = np.array([shards[base] for base in containers.dictionary.to_pylist()], np.int64)
-    shard = known[arrow.numbers(containers.indices)]
-    ids = arrow.column(shard << POSITION | arrow.numbers(batch.column("_pos")))
+    shard = known[arrays.numbers(containers.indices)]
+    ids = arrays.column(shard << POSITION | arrays.numbers(batch.column("_pos")))
     head = [ids, *map(batch.column, (*COLUMNS, "_pointer"))]
     found = signatures(batch.column("content"))
     keys = band_keys(found).view(np.int64)
     some = (found != EMPTY).any(axis=1)
     offsets = np.concatenate([[0], np.cumsum(np.where(some, keys.shape[1], 0))]).astype(np.int32)
-    bands = pa.ListArray.from_arrays(arrow.column(offsets), arrow.column(keys[some].ravel()))
-    rows = arrow.rows(found.view(np.uint8))
+    bands = pa.ListArray.from_arrays(arrays.column(offsets), arrays.column(keys[some].ravel()))
+    rows = arrays.rows(found.view(np.uint8))
     names = ["id", "name", "size", "mtime_ns", "pointer", "bands", "signature", "error"]
     return pa.RecordBatch.from_arrays([*head, bands, rows, batch.column("_error")], names)
 
@@ -412,21 +412,21 @@ class Comparing:
         """Return the pairs of a batch, at least one, that must be compared: PLACES."""
         a, b = (_signatures(batch.column(name)) for name in ("signature", "other_signature"))
         enough = estimate(a, b) >= worth(self.threshold, a.shape[1])
-        return batch.select(PLACES).filter(arrow.column(enough))
+        return batch.select(PLACES).filter(arrays.column(enough))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the similar pairs of batches that are sorted by `other_id`."""
         fetch = fetcher("FAILFAST" if self.fail_fast else "PERMISSIVE")
         head: Any = None
         for part in fetch(self._documents(batches)):
-            ids, others = (arrow.numbers(part.column(name)) for name in ("id", "other"))
+            ids, others = (arrays.numbers(part.column(name)) for name in ("id", "other"))
             similar = np.zeros(len(part), np.bool_)
             for i, found in enumerate(shingle_sets(part.column("content"))):
                 if ids[i] == others[i]:
                     head = found
                 else:
                     similar[i] = jaccard(head, found) >= self.threshold
-            columns = [arrow.column(ids[similar]), arrow.column(others[similar])]
+            columns = [arrays.column(ids[similar]), arrays.column(others[similar])]
             yield pa.RecordBatch.from_arrays(columns, ["id", "other"])
 
     def _documents(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -435,12 +435,12 @@ class Comparing:
         for batch in batches:
             if not len(batch):
                 continue
-            other = arrow.numbers(batch.column("other_id"))
+            other = arrays.numbers(batch.column("other_id"))
             first = np.flatnonzero(np.diff(other, prepend=last))
             last = int(other[-1])
 
             def with_heads(name: str, batch: Any = batch, first: Int64 = first) -> Int64:
-                mine, heads = (arrow.numbers(batch.column(n)) for n in (name, f"other_{name}"))
+                mine, heads = (arrays.numbers(batch.column(n)) for n in (name, f"other_{name}"))
                 return np.insert(mine, first, heads[first])
 
             ids, pointer, size = map(with_heads, ("id", "pointer", "size"))
@@ -450,11 +450,11 @@ class Comparing:
         """Return rows for `fetcher`, with `id` and `other`."""
         places = [self.containers[number] for number in (ids >> POSITION).tolist()]
         columns = {
-            "id": arrow.column(ids), "other": arrow.column(other),
-            "_container": arrow.texts([base for base, _ in places]),
-            "_contid": arrow.column(np.array([contid for _, contid in places], np.int64)),
-            "_pos": arrow.column(ids & (1 << POSITION) - 1),
-            "_pointer": arrow.column(pointer), "size": arrow.column(size),
+            "id": arrays.column(ids), "other": arrays.column(other),
+            "_container": arrays.texts([base for base, _ in places]),
+            "_contid": arrays.column(np.array([contid for _, contid in places], np.int64)),
+            "_pos": arrays.column(ids & (1 << POSITION) - 1),
+            "_pointer": arrays.column(pointer), "size": arrays.column(size),
         }  # fmt: skip
         return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
@@ -480,7 +480,7 @@ def _write_table(duplicates: DataFrame, table: str) -> None:
 
 def _shown(batch: pa.RecordBatch) -> pa.RecordBatch:
     name, size, mtime, same = batch.columns
-    paths = [arrow.texts(list(map(to_path, column.to_pylist()))) for column in (name, same)]
+    paths = [arrays.texts(list(map(to_path, column.to_pylist()))) for column in (name, same)]
     names = ["path", "same_as", "size", "mtime_ns", "name_raw", "same_as_raw"]
     return pa.RecordBatch.from_arrays([*paths, size, mtime, name, same], names)
 

@@ -19,13 +19,13 @@ import pyarrow as pa
 
 from winkformats import hashing
 from winkfs import digests
+from winkfs.arrow import arrays
+from winkfs.arrow.arrays import numbers
 from winkfs.dataset.snapshot import snapshot
 from winkfs.names import to_str
 from winkfs.results import store as results
 from winkfs.results.digests import MAX_SHARDS, shard_name, shard_of
 from winkfs.results.digestshard import DigestColumns, DigestShardWriter
-from winkfs.spark import arrow
-from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.reading import hashed
 from winkfs.spark.jobs.session import Bad, Report, attempt, guarded, ignore, program
 
@@ -105,7 +105,7 @@ def _numbered(batches: Iterable[pa.RecordBatch], count: int) -> Iterator[pa.Reco
     """Add the number of the shard as the first column."""
     for batch in batches:
         s, _ = hashing.hash_keys(hashing.XXH3, batch.column("name").to_pylist())
-        column = arrow.column(shard_of(s, count).astype(np.int32))
+        column = arrays.column(shard_of(s, count).astype(np.int32))
         names = ["shard", *batch.schema.names]
         yield pa.RecordBatch.from_arrays([column, *batch.columns], names)
 
@@ -128,7 +128,7 @@ def write_shards(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa
             writer.abandon()
             raise
         made["content"] = content
-        yield _written(number, 1, {name: arrow.same(value, 1) for name, value in made.items()})
+        yield _written(number, 1, {name: arrays.same(value, 1) for name, value in made.items()})
         for rows in filter(len, errors):
             yield _written(number, len(rows), {n: rows.column(n) for n in ("name", "error")})
 
@@ -155,7 +155,7 @@ def columns_of(batch: pa.RecordBatch) -> DigestColumns:
 
 def _written(number: int, count: int, values: dict[str, pa.Array]) -> pa.RecordBatch:
     """Return rows of a shard; columns without values are null."""
-    values = {"shard": arrow.column(np.full(count, number, np.int32))} | values
+    values = {"shard": arrays.column(np.full(count, number, np.int32))} | values
     columns = [values.get(name, pa.nulls(count, kind)) for name, kind in KINDS.items()]
     return pa.RecordBatch.from_arrays(columns, list(KINDS))
 

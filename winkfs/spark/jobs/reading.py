@@ -17,10 +17,10 @@ import pyarrow as pa
 import xxhash
 
 import winkfs.spark
+from winkfs.arrow import arrays
+from winkfs.arrow.arrays import layout, views
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.results.digestshard import MAX_LANG, MAX_TITLE
-from winkfs.spark import arrow
-from winkfs.spark.arrow import layout, views
 from winkfs.spark.reading.fetch import NEEDED, fetcher
 from winkfs.spark.reading.options import FIELDS
 
@@ -152,8 +152,8 @@ def hash_batch(batch: pa.RecordBatch, title: bool) -> pa.RecordBatch:
     nothing = [b""] * len(batch)
     found, langs = (titles(content), languages(content)) if title else (nothing, nothing)
     columns = [
-        name, size, mtime, arrow.column(xxh3.view(np.int64)), arrow.rows(mmh3),
-        arrow.binaries(found), arrow.binaries(langs), batch.column("_error"),
+        name, size, mtime, arrays.column(xxh3.view(np.int64)), arrays.rows(mmh3),
+        arrays.binaries(found), arrays.binaries(langs), batch.column("_error"),
     ]  # fmt: skip
     names = ["name", "size", "mtime_ns", "xxh3", "mmh3", "title", "lang", "error"]
     return pa.RecordBatch.from_arrays(columns, names)

@@ -17,12 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from winkformats.arrays import Bools, Int64
+from winkfs.arrow import arrays
+from winkfs.arrow.arrays import numbers
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.results import orders
 from winkfs.results import store as results
 from winkfs.results.orders import Order, OrderedFiles, OrderedShard, OrderPart
-from winkfs.spark import arrow
-from winkfs.spark.arrow import numbers
 from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
 from winkfs.spark.jobs.session import attempt, guarded, program
 
@@ -135,9 +135,12 @@ def write_part(batches: Iterable[pa.RecordBatch], folder: Path) -> Iterator[pa.R
             yield OrderedFiles(numbers(shard), numbers(pos), numbering.of(key))
 
     part = orders.write_part(folder / f"part-{number:05d}.{turn}.perm", rows())
-    values = {"part": arrow.column(np.array([number], np.int32)), "file": arrow.texts([part.file])}
+    values = {
+        "part": arrays.column(np.array([number], np.int32)),
+        "file": arrays.texts([part.file]),
+    }
     counts = {"rows": part.rows, "groups": part.groups, "size": sum(sizes)}
-    values |= {name: arrow.same(value, 1) for name, value in counts.items()}
+    values |= {name: arrays.same(value, 1) for name, value in counts.items()}
     yield pa.RecordBatch.from_pydict(values)
 
 
@@ -165,7 +168,7 @@ def _differ(column: pa.Array) -> Bools:
     import pyarrow.compute as pc  # late, because its import is slow
 
     a, b = column.slice(0, len(column) - 1), column.slice(1)
-    differ = _true(pc.not_equal(a, b)) | (arrow.bools(a.is_null()) ^ arrow.bools(b.is_null()))
+    differ = _true(pc.not_equal(a, b)) | (arrays.bools(a.is_null()) ^ arrays.bools(b.is_null()))
     if pa.types.is_floating(column.type):
         differ &= ~(_true(pc.is_nan(a)) & _true(pc.is_nan(b)))
     return differ
@@ -173,7 +176,7 @@ def _differ(column: pa.Array) -> Bools:
 
 def _true(column: pa.Array) -> Bools:
     """Return which values are true, and not null."""
-    return arrow.bools(column) & arrow.bools(column.is_valid())
+    return arrays.bools(column) & arrays.bools(column.is_valid())
 
 
 def _order(folder: Path, snap: Snapshot, kind: str, key: str, found: list[Any]) -> Order:

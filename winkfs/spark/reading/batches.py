@@ -2,133 +2,43 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from winkformats.arrays import Bools, Int64
-from winkformats.errors import CorruptError
-from winkfs.container.arrow import to_arrow
-from winkfs.container.table import FileTable
-from winkfs.dataset.shard import tombstones
-from winkfs.entry import DEFAULT_MODES
-from winkfs.errors import Refusal
-from winkfs.names import MARK, to_path
-from winkfs.spark import arrow
-from winkfs.spark.reading.partition import (
-    Named,
-    Ordered,
-    Piece,
-    Recorded,
-    Scan,
-    batch_ranges,
-    unpack,
-)
-from winkfs.spark.reading.rows import PieceSource
-from winkfs.units import MICRO
+from winkformats.arrays import Int64
+from winkfs.arrow import arrays
+from winkfs.arrow.batches import Found, OpenPiece, Reading, kept
+from winkfs.arrow.batches import batches as batches_of
+from winkfs.arrow.pieces import batch_ranges, unpack
+from winkfs.spark.reading.partition import Ordered, Scan
 
-ROW_BYTES: Final = 128  # approximate bytes of memory of a row beside its content
 ROWS_AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
-MODES: Final = np.array(DEFAULT_MODES, np.int32)
-TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Settings of a task beside its partition.
-
-    schema   of the batches, as Spark requires it
-    columns  for each of its fields the column of `options.FIELDS`, or of the user
-    typed    types of the columns of the user
-    """
-
-    schema: pa.Schema
-    columns: Sequence[str]
-    batch: int
-    largest: int
-    mode: str
-    verify: bool
-    include_dirs: bool
-    typed: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def contents(self) -> bool:
-        return "content" in self.columns
-
-    def weights(self, sizes: Int64) -> Int64:
-        """Estimate the bytes of memory of rows with contents of these sizes."""
-        return np.where(sizes <= self.largest, sizes, 0) * self.contents + ROW_BYTES
 
 
 def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBatch]:
-    """Read a partition. Raises CorruptError, Refusal under FAILFAST; StalePlan; FormatError;
-    OSError."""
-    arrow.freeze()
+    """Read a partition: see `winkfs.arrow.batches.batches`."""
+    arrays.freeze()
     if isinstance(partition, Ordered):
         yield from _ordered(reading, partition)
-        return
-    for piece in partition.pieces:
-        if piece.gone:
-            yield from _gone(reading, piece)
-            continue
-        with _Open(reading, piece) as opened:
-            for rows in opened.source.chunks():
-                for part in _cut(reading, rows):
-                    yield from _left(reading, *opened.batch(part))
-                    opened.source.contents.drop()
-            yield from opened.damaged()
-
-
-def _gone(reading: Reading, piece: Piece) -> Iterator[pa.RecordBatch]:
-    """Yield rows of deleted files: those of the piece, or those that its tombstones name."""
-    with _Open(replace(reading, columns=()), replace(piece, gone=False)) as opened:
-        if piece.tombs:
-            names = tombstones(opened.source.store, piece.tombs)[0]
-        else:
-            names = [name for rows in opened.source.chunks() for name in rows.names]
-    for at in range(0, len(names), ROWS_AT_ONCE):
-        some = names[at : at + ROWS_AT_ONCE]
-        known = {
-            "path": arrow.texts(list(map(to_path, some))), "name_raw": arrow.binaries(some),
-            "_change": arrow.same("delete", len(some)),
-            "_generation": arrow.same(piece.generation, len(some)),
-        }  # fmt: skip
-        yield _batch_of(reading, known, len(some))
-
-
-def _batch_of(reading: Reading, known: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
-    """Return rows with some columns; all others are null."""
-    arrays = [
-        known[column] if column in known else pa.nulls(count, field.type)
-        for column, field in zip(reading.columns, reading.schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)
-
-
-def _cut(reading: Reading, rows: FileTable) -> Iterator[FileTable]:
-    """Divide rows into parts of batch bytes; a larger row is alone."""
-    return itertools.starmap(rows.part, batch_ranges(reading.weights(rows.size), reading.batch))
-
-
-# --- ordered files ---
+    else:
+        yield from batches_of(reading, partition.pieces)
 
 
 def _ordered(reading: Reading, partition: Ordered) -> Iterator[pa.RecordBatch]:
     shard, pos = _order_of(partition)
     with ExitStack() as stack:
-        opened: dict[int, _Open] = {}
+        opened: dict[int, OpenPiece] = {}
         for at in range(0, len(pos), ROWS_AT_ONCE):
             numbers, places = shard[at : at + ROWS_AT_ONCE], pos[at : at + ROWS_AT_ONCE]
             parts = []
             for number in np.unique(numbers).tolist():
                 if number not in opened:
                     piece = partition.pieces[number]
-                    opened[number] = stack.enter_context(_Open(reading, piece))
+                    opened[number] = stack.enter_context(OpenPiece(reading, piece))
                     opened[number].source.prepare(np.unique(pos[shard == number]))
                 parts.append(opened[number].found(np.flatnonzero(numbers == number), places))
             yield from _in_order(reading, parts)
@@ -146,16 +56,7 @@ def _order_of(partition: Ordered) -> tuple[Int64, Int64]:
     return rows.shard, rows.pos
 
 
-@dataclass(slots=True)
-class _Found:
-    """Files of one container in an order, and their places in it, ascending."""
-
-    opened: _Open
-    rows: FileTable
-    place: Int64
-
-
-def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]:
+def _in_order(reading: Reading, parts: list[Found]) -> Iterator[pa.RecordBatch]:
     place = np.concatenate([part.place for part in parts])
     weight = reading.weights(np.concatenate([part.rows.size for part in parts]))
     order = np.argsort(place)
@@ -171,215 +72,5 @@ def _in_order(reading: Reading, parts: list[_Found]) -> Iterator[pa.RecordBatch]
                 places.append(part.place[a:b])
                 part.opened.source.contents.drop()
         back = np.argsort(np.concatenate(places))
-        whole = found[0] if len(found) == 1 else pa.concat_batches(found).take(arrow.column(back))
-        yield from _left(reading, whole, np.concatenate(good)[back])
-
-
-# --- one container ---
-
-
-class _Open:
-    """An open piece."""
-
-    def __init__(self, reading: Reading, piece: Piece) -> None:
-        self.reading, self.piece = reading, piece
-        self._damaged: list[CorruptError] = []
-        self.source: Any = None
-        if isinstance(piece, Recorded):
-            from winkfs.spark.reading.records import RecordsSource
-
-            self.source = RecordsSource(
-                piece, contents=reading.contents, batch=reading.batch, largest=reading.largest,
-                typed=reading.typed,
-            )  # fmt: skip
-        elif isinstance(piece, Named):
-            from winkfs.spark.reading.stores import NamedSource
-
-            self.source = NamedSource(piece, include_dirs=reading.include_dirs, typed=reading.typed)
-        else:
-            self.source = PieceSource(
-                piece, verify=reading.verify, include_dirs=reading.include_dirs,
-                contents=reading.contents, typed=reading.typed, problem=self._problem,
-            )  # fmt: skip
-
-    def __enter__(self) -> _Open:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.source.__exit__(*exc)
-
-    def _problem(self, error: CorruptError) -> None:
-        if self.reading.mode == "FAILFAST":
-            raise error
-        self._damaged.append(error)
-
-    def found(self, places: Int64, pos: Int64) -> _Found:
-        """Return the rows at pos[places], in that order."""
-        wanted = pos[places]
-        ascending = np.unique(wanted)
-        rows = self.source.at(ascending)
-        index = np.searchsorted(rows.pos, wanted)
-        there = rows.pos[np.minimum(index, len(rows) - 1)] == wanted if len(rows) else index < 0
-        return _Found(self, rows.take(index[there]), places[there])
-
-    def batch(self, rows: FileTable) -> tuple[pa.RecordBatch, Bools]:
-        """Read rows, at least one, as a batch -> it, and which rows are without error."""
-        made = _Batch(self, rows)
-        made.read()
-        good = np.ones(len(rows), bool)
-        good[list(made.errors)] = False
-        return made.record(), good
-
-    def damaged(self) -> Iterator[pa.RecordBatch]:
-        """Yield rows for damaged inodes, with their positions and errors only."""
-        if not self._damaged or self.reading.mode != "PERMISSIVE":
-            return
-        texts = [str(error) for error in self._damaged]
-        known = {
-            "_error": arrow.texts(texts), "_container": arrow.same(self.piece.base, len(texts)),
-            "_contid": arrow.same(self.piece.contid, len(texts)),
-            "_pos": arrow.column(np.array([error.offset for error in self._damaged], np.int64)),
-        }  # fmt: skip
-        yield _batch_of(self.reading, known, len(texts))
-
-
-def _left(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.RecordBatch]:
-    """Yield the batch with the rows that `mode` keeps, if there are any."""
-    if reading.mode == "DROPMALFORMED" and not good.all():
-        whole = whole.filter(arrow.column(good))
-    if whole.num_rows:
-        yield whole
-
-
-@dataclass(slots=True)
-class _Batch:
-    """Files of one container that become a record batch."""
-
-    opened: _Open
-    rows: FileTable
-    content: pa.Array | None = None
-    modes: pa.Array | None = None
-    errors: dict[int, str] = field(default_factory=dict)
-
-    def read(self) -> None:
-        """Read contents and modes. Raises Refusal under FAILFAST."""
-        reading = self.opened.reading
-        if reading.contents:
-            self._read_contents()
-        elif reading.mode != "FAILFAST":  # so that the rows are those of a read with contents
-            self._too_large(self.rows.size > reading.largest)
-        if "mode" in reading.columns:
-            self._read_modes()
-        if self.errors and reading.mode == "FAILFAST":
-            first = min(self.errors)
-            raise Refusal(
-                f"{to_path(self.rows.name(first))}: {self.errors[first]}; mode=PERMISSIVE gives "
-                "such rows an _error, DROPMALFORMED leaves them out", self.opened.piece.base,
-            )  # fmt: skip
-
-    def _read_contents(self) -> None:
-        rows, contents = self.rows, self.opened.source.contents
-        largest = self.opened.reading.largest
-        if int(rows.size.max()) <= largest:
-            self.content, self.errors = contents.read(rows.pos, rows.pointer, rows.size)
-            return
-        large = rows.size > largest
-        small = np.flatnonzero(~large)
-        part, errors = contents.read(rows.pos[small], rows.pointer[small], rows.size[small])
-        self.errors = {int(small[i]): text for i, text in errors.items()}
-        self._too_large(large)
-        place = np.full(len(rows), len(small))
-        place[small] = np.arange(len(small))
-        self.content = arrow.taken(pa.concat_arrays([part, pa.nulls(1, pa.binary())]), place)
-
-    def _too_large(self, large: Bools) -> None:
-        largest = self.opened.reading.largest
-        for i in np.flatnonzero(large).tolist():
-            size = self.rows.size[i]
-            self.errors[i] = f"{size} bytes, more than maxContentBytes {largest}"
-
-    def _read_modes(self) -> None:
-        modes = MODES[self.rows.ftype]
-        unknown = np.zeros(len(modes), bool)
-        for i in np.flatnonzero(self.rows.special).tolist():
-            try:
-                modes[i] = self.opened.source.contents.mode(int(self.rows.pos[i]))
-            except CorruptError as error:
-                unknown[i] = True
-                self.errors.setdefault(i, str(error))
-        self.modes = arrow.column(modes, missing=unknown)
-
-    def record(self) -> pa.RecordBatch:
-        reading = self.opened.reading
-        values = self.opened.source.values(self.rows) if reading.typed else {}
-        arrays = [
-            to_arrow(values[column]) if column in values else COLUMNS[column](self)
-            for column in reading.columns
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=reading.schema)
-
-    # --- columns ---
-
-    def _names(self) -> pa.Array:
-        rows = self.rows
-        offsets = (rows.name_ends - rows.name_ends[0]).astype(np.int32)
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.names_joined)]
-        return pa.BinaryArray.from_buffers(pa.binary(), len(rows), buffers)
-
-    def _paths(self) -> pa.Array:
-        names, raw = self._names(), self.rows.names_joined
-        ascii = int(raw.max(initial=0)) < 0x80
-        if not ascii or (raw == MARK[0]).any():
-            text = raw.tobytes()
-            if MARK in text or not (ascii or _is_utf8(text, self.rows)):
-                names = _escaped(names, self.rows)
-        return names.view(pa.string())
-
-    def _errors(self) -> pa.Array:
-        if not self.errors:
-            return pa.nulls(len(self.rows), pa.string())
-        return arrow.texts([self.errors.get(i) for i in range(len(self.rows))])
-
-    def _same(self, value: str | int) -> pa.Array:
-        return arrow.same(value, len(self.rows))
-
-
-def _is_utf8(text: bytes, rows: FileTable) -> bool:
-    """Return whether each name is UTF-8: all bytes are, and no name begins inside a character."""
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return not bool(((rows.name_bytes[rows.name_ends[:-1]] & 0xC0) == 0x80).any())
-
-
-def _escaped(names: pa.Array, rows: FileTable) -> pa.Array:
-    """Replace names that are no UTF-8, or contain an escape, by those of `names.to_path`."""
-    import pyarrow.compute as pc
-
-    raw, start = rows.names_joined, rows.name_ends[:-1] - rows.name_ends[0]
-    suspect = np.flatnonzero((raw >= 0x80) | (raw == MARK[0]))
-    index = np.unique(np.searchsorted(start, suspect, "right") - 1)
-    mask = np.zeros(len(rows), bool)
-    mask[index] = True
-    texts = [to_path(rows.name(i)).encode() for i in index.tolist()]
-    return pc.replace_with_mask(names, arrow.column(mask), arrow.binaries(texts))
-
-
-COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
-    "path": _Batch._paths,
-    "name_raw": _Batch._names,
-    "size": lambda made: arrow.column(made.rows.size),
-    "mtime": lambda made: arrow.column(made.rows.mtime // MICRO, TIMESTAMP),
-    "mtime_ns": lambda made: arrow.column(made.rows.mtime),
-    "content": lambda made: made.content,
-    "ftype": lambda made: arrow.column(made.rows.ftype.astype(np.int32)),
-    "mode": lambda made: made.modes,
-    "_error": _Batch._errors,
-    "_container": lambda made: made._same(made.opened.piece.base),
-    "_contid": lambda made: made._same(made.opened.piece.contid),
-    "_pos": lambda made: arrow.column(made.rows.pos),
-    "_pointer": lambda made: arrow.column(made.rows.pointer),
-    "_generation": lambda made: made._same(made.opened.piece.generation),
-    "_change": lambda made: made._same("put"),
-}
+        whole = found[0] if len(found) == 1 else pa.concat_batches(found).take(arrays.column(back))
+        yield from kept(reading, whole, np.concatenate(good)[back])

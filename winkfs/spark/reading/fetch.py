@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from winkfs.arrow.pieces import Piece, batch_ranges
 from winkfs.errors import need_installed
 from winkfs.spark.reading.options import FIELDS, REFS
-from winkfs.spark.reading.partition import Piece, batch_ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from winkformats.arrays import Int64
-    from winkfs.spark.reading.rows import Contents
+    from winkfs.arrow.rows import Contents
 
 Fetcher = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 NEEDED: Final = (*REFS, "size")
@@ -87,7 +87,7 @@ class _Fetch:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark_winkfs import one_line
-        from winkfs.spark.arrow import freeze
+        from winkfs.arrow.arrays import freeze
 
         freeze()
         with one_line:
@@ -107,7 +107,7 @@ class _Fetch:
 
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Divide a batch into parts whose contents fit into memory."""
-        from winkfs.spark.arrow import numbers
+        from winkfs.arrow.arrays import numbers
 
         for at, stop in batch_ranges(numbers(batch.column("size")), self.batch):
             yield batch.slice(at, stop - at)
@@ -116,13 +116,13 @@ class _Fetch:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from winkfs.spark import arrow
+        from winkfs.arrow import arrays
 
-        known = arrow.bools(part.column("_pointer").is_valid())
+        known = arrays.bools(part.column("_pointer").is_valid())
         places: list[Int64] = [np.flatnonzero(~known)]
         contents: list[pa.Array] = [pa.nulls(len(places[0]), pa.binary())]
         errors: dict[int, str] = dict.fromkeys(places[0].tolist(), "no reference")
-        pos, pointer, size = map(arrow.numbers, map(part.column, ("_pos", "_pointer", "size")))
+        pos, pointer, size = map(arrays.numbers, map(part.column, ("_pos", "_pointer", "size")))
         for (base, contid), rows in _by_container(part, known):
             source = _opened(opened, base, contid)
             found, wrong = source.read(pos[rows], pointer[rows], size[rows])
@@ -140,10 +140,10 @@ class _Fetch:
         content = pa.concat_arrays(contents)
         order = np.concatenate(places)
         if (np.diff(order) < 0).any():
-            content = content.take(arrow.column(np.argsort(order)))
+            content = content.take(arrays.column(np.argsort(order)))
         columns, names = [*part.columns, content], [*part.schema.names, "content"]
         if self.mode == "PERMISSIVE":
-            texts = arrow.texts([errors.get(i) for i in range(part.num_rows)])
+            texts = arrays.texts([errors.get(i) for i in range(part.num_rows)])
             if "_error" in names:
                 at = names.index("_error")
                 columns[at] = pc.coalesce(columns[at], texts)
@@ -157,7 +157,7 @@ class _Fetch:
 
 def _by_container(part: pa.RecordBatch, known: Any) -> Iterator[tuple[tuple[str, int], Int64]]:
     """Yield path and CONTID of each container, with the rows that refer to it."""
-    from winkfs.spark.arrow import bools, numbers
+    from winkfs.arrow.arrays import bools, numbers
 
     names = part.column("_container").dictionary_encode()
     texts = names.dictionary.to_pylist()
@@ -171,7 +171,7 @@ def _by_container(part: pa.RecordBatch, known: Any) -> Iterator[tuple[tuple[str,
 
 
 def _opened(opened: dict[tuple[str, int], Contents], base: str, contid: int) -> Contents:
-    from winkfs.spark.reading.rows import Contents, open_planned
+    from winkfs.arrow.rows import Contents, open_planned
 
     found = opened.pop((base, contid), None)
     if found is None:

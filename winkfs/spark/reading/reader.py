@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from winkfs.arrow.pieces import OPEN, PlannedPiece, listed, piece_of, weight_of
 from winkfs.spark.reading.options import Options, arrow_schema
-from winkfs.spark.reading.partition import (
-    MIN_TASK,
-    OPEN,
-    Ordered,
-    PlannedPiece,
-    Scan,
-    listed,
-    piece_of,
-    scans,
-    weight_of,
-)
+from winkfs.spark.reading.partition import MIN_TASK, Ordered, Scan, scans
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +49,8 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
         return partitions(self.options, contents="content" in self.columns)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from winkfs.spark.reading.batches import Reading, batches
+        from winkfs.arrow.batches import Reading
+        from winkfs.spark.reading.batches import batches
 
         return batches(Reading(arrow_schema(self.fields), self.columns, **self.settings), partition)
 

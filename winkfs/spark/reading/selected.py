@@ -13,6 +13,19 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, raise_it
+from winkfs.arrow.pieces import (
+    OPEN,
+    ROW,
+    Cuts,
+    Listed,
+    Piece,
+    PlannedPiece,
+    listed,
+    pack,
+    piece_of,
+    weight_of,
+    weights_of,
+)
 from winkfs.container.catalog import open_catalog
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.select import select
@@ -25,23 +38,7 @@ from winkfs.dataset.snapshot import plain_shard, snapshot_of
 from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.results import orders
 from winkfs.spark.reading.options import Options
-from winkfs.spark.reading.partition import (
-    OPEN,
-    ROW,
-    Cuts,
-    Listed,
-    Ordered,
-    Piece,
-    PlannedPiece,
-    Scan,
-    listed,
-    pack,
-    piece_of,
-    scans,
-    task_count,
-    weight_of,
-    weights_of,
-)
+from winkfs.spark.reading.partition import Ordered, Scan, scans, task_count
 from winkfs.spark.reading.stores import FoundStore, shards_of, worth_opening
 
 MAX_SMALL_CATALOG: Final = 64  # blocks of a catalog that is cut between any files, not blocks,

@@ -9,28 +9,23 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winkfs.container.ondisk.column import Column
-from winkfs.entry import default_mode
+from winkfs.arrow.named import table_of
+from winkfs.arrow.pieces import OPEN, Named, PlannedPiece, Recorded, weights_of
 from winkfs.errors import NoSuchFile
-from winkfs.names import DATA, Name, base_of, to_bytes
+from winkfs.names import DATA, base_of
 from winkfs.registry import Kind, find_kind
 from winkfs.spark.reading.options import ALIASES, FIELDS, REFS, Options, column_of, type_of
-from winkfs.spark.reading.partition import OPEN, Named, PlannedPiece, Recorded, weights_of
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from winkformats.arrays import Int64
-    from winkfs.container.table import FileTable
     from winkfs.dataset.manifest import AsOf
     from winkfs.dataset.shard import Shard
-    from winkfs.entry import Stat
     from winkfs.reader import Reader
     from winkfs.stores.records import Records
 
@@ -103,14 +98,14 @@ def part_of(options: Options, contents: bool, store: FoundStore) -> PlannedPiece
         if records := _as_records(reader):
             if options.content == "ref":
                 raise ValueError(f"{path}: content=ref is for containers and data sets")
-            from winkfs.spark.reading.records import part_of as part_of_records
+            from winkfs.arrow.records import part_of as part_of_records
 
             chosen = options.selection
             piece = Recorded(path, 0, 0, True, 0, 0, opener=opener, selection=chosen)
             return part_of_records(records, piece, contents)
         found = list(reader.scan())
     if not options.selection.everything:
-        good = options.selection.chosen(_columns(found)).tolist()
+        good = options.selection.chosen(table_of(found)).tolist()
         found = [stat for stat, one in zip(found, good, strict=True) if one]
     if not found:
         return None
@@ -125,63 +120,6 @@ def _as_records(reader: Reader) -> Records | None:
     from winkfs.stores.records import Records  # late: most queries do not need it
 
     return reader if isinstance(reader, Records) else None
-
-
-def _columns(stats: Sequence[Stat]) -> FileTable:
-    """Return files as a table whose positions are their numbers."""
-    from winkfs.container.table import SPECIAL, FileTable
-
-    names = [to_bytes(stat.name) for stat in stats]
-
-    def column(value: Callable[[Stat], int]) -> Int64:
-        return np.array([value(stat) for stat in stats], np.int64)
-
-    special = np.array([stat.mode != default_mode(stat.ftype) for stat in stats], bool)
-    return FileTable.of(
-        names, np.arange(len(stats)), 0, column(lambda s: s.size), column(lambda s: s.mtime_ns),
-        kind=column(lambda s: s.ftype) + special * SPECIAL,
-    )  # fmt: skip
-
-
-class NamedSource:
-    """An open store in a task: the counterpart of `rows.PieceSource`."""
-
-    def __init__(self, piece: Named, *, include_dirs: bool, typed: Mapping[str, str]) -> None:
-        assert piece.opener is not None
-        self._typed = typed
-        self._store, self._include_dirs = piece.opener(piece.base), include_dirs
-        self._stats = [self._store.stat(name) for name in piece.names]
-        self.contents = self
-
-    def __exit__(self, *exc: object) -> None:
-        self._store.close()
-
-    def chunks(self) -> Iterator[FileTable]:
-        """Yield the files of the piece."""
-        yield _columns(self._stats).visible(None, include_dirs=self._include_dirs)
-
-    def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
-        """Read contents by name: see `rows.Contents.read`."""
-        from winkfs.spark import arrow
-
-        return arrow.contents([self._content(self._stats[at].name) for at in pos.tolist()])
-
-    def _content(self, name: Name) -> bytes | Exception:
-        try:
-            return self._store.read(name)
-        except (OSError, ValueError) as error:  # FormatError is a ValueError
-            return error
-
-    def values(self, rows: FileTable) -> dict[str, Column]:
-        """Return nulls, because such stores have no columns of the user: see
-        `rows.PieceSource.values`."""
-        return {name: Column.nulls(kind, len(rows)) for name, kind in self._typed.items()}
-
-    def mode(self, pos: int) -> int:
-        return self._stats[pos].mode
-
-    def drop(self) -> None:
-        """Do nothing: no pages are kept."""
 
 
 # --- columns ---

@@ -37,6 +37,7 @@ import numpy.typing as npt
 
 from winkformats import hashing
 from winkformats.arrays import Int64
+from winkfs.arrow.pieces import batch_ranges
 from winkfs.container.arrow import texts_of_arrow
 from winkfs.container.ondisk.compressed import level_of
 from winkfs.container.ondisk.inode import check_directory, check_ftype
@@ -59,7 +60,6 @@ from winkfs.spark.reading.options import (
     value_of,
     values_of,
 )
-from winkfs.spark.reading.partition import batch_ranges
 from winkfs.units import LAST, MICRO, NAMED, Clamped
 
 if TYPE_CHECKING:
@@ -211,8 +211,8 @@ class Inputs:
         raises   ValueError that names the row
         cost     the content is not copied
         """
+        from winkfs.arrow.arrays import layout
         from winkfs.container.bulk import BATCH_ROWS  # late: the driver does not need it
-        from winkfs.spark.arrow import layout
 
         names, contents = _binary(batch.column(self.name)), _binary(batch.column(self.content))
         self._check_nulls(names, contents)
@@ -345,13 +345,13 @@ def _binary(column: Any) -> Any:
 
 
 def _first_null(column: Any) -> int:
-    from winkfs.spark.arrow import bools
+    from winkfs.arrow.arrays import bools
 
     return int(np.argmax(bools(column.is_null())))
 
 
 def _numbers(column: Any) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """Return the numbers of a column, arbitrary for null, and which are null, bool[n]."""
-    from winkfs.spark.arrow import bools, numbers
+    from winkfs.arrow.arrays import bools, numbers
 
     return numbers(column), bools(column.is_null())

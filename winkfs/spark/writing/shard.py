@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from winkformats.arrays import Int64
+from winkfs.arrow import arrays
+from winkfs.arrow.pieces import batch_ranges
 from winkfs.container.bulk import NAME_LIMIT, BulkPut
 from winkfs.container.datafile import remove_files
 from winkfs.container.ondisk.inode import Attrs
@@ -25,8 +27,6 @@ from winkfs.dataset.transaction import ShardWriter
 from winkfs.entry import FileType
 from winkfs.errors import Refusal
 from winkfs.names import INODE, name_of
-from winkfs.spark import arrow
-from winkfs.spark.reading.partition import batch_ranges
 from winkfs.spark.writing.inputs import FileBatch, Inputs, SinkOptions, blame, conflict
 from winkfs.units import MICRO, Clamped
 
@@ -60,11 +60,11 @@ def in_order(
             break
     if not held:
         return
-    times = np.concatenate([arrow.numbers(batch.column(mtime)) for batch in held])
+    times = np.concatenate([arrays.numbers(batch.column(mtime)) for batch in held])
     if (np.diff(times) >= 0).all():
         yield from held
         return
-    sizes = np.concatenate([np.diff(arrow.layout(batch.column(content))[0]) for batch in held])
+    sizes = np.concatenate([np.diff(arrays.layout(batch.column(content))[0]) for batch in held])
     order = np.argsort(times, kind="stable")
     starts = np.cumsum([0, *map(len, held)])
     for at, stop in batch_ranges(sizes[order], BATCH_BYTES, BATCH_ROWS):
@@ -76,8 +76,8 @@ def _filled(batch: Any, mtime: int, now: int) -> Any:
     if not found.null_count:
         return batch
     number = now if found.type == "int64" else now // MICRO  # a timestamp of Spark
-    times = np.where(arrow.bools(found.is_null()), number, arrow.numbers(found))
-    return batch.set_column(mtime, batch.schema.field(mtime), arrow.column(times, found.type))
+    times = np.where(arrays.bools(found.is_null()), number, arrays.numbers(found))
+    return batch.set_column(mtime, batch.schema.field(mtime), arrays.column(times, found.type))
 
 
 def _spooled(batches: Iterable[Any], folder: str) -> list[Any]:
@@ -101,11 +101,11 @@ def _gather(held: list[Any], starts: Int64, rows: Int64) -> Any:
     parts = []
     for number in np.unique(which).tolist():
         mine = rows[by_batch[which[by_batch] == number]] - starts[number]
-        parts.append(held[number].take(arrow.column(mine)))
+        parts.append(held[number].take(arrays.column(mine)))
     back = np.empty(len(rows), np.int64)
     back[by_batch] = np.arange(len(rows))
     joined = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
-    return joined.take(arrow.column(back))
+    return joined.take(arrays.column(back))
 
 
 class NewShard:

@@ -21,6 +21,8 @@ from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import KVEntry
 from winkformats.kv.scan import values_at
+from winkfs.arrow import arrays
+from winkfs.arrow.pieces import Listed, Piece, unpack
 from winkfs.container.catalog import build, open_catalog, open_older
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.inode import Attrs
@@ -43,8 +45,6 @@ from winkfs.container.table import BY_INODE, EMPTY, FileTable
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.errors import DerivedDamage, StalePlan
-from winkfs.spark import arrow
-from winkfs.spark.reading.partition import Listed, Piece, unpack
 
 # Bytes between two entries that one read covers; a smaller gap is tried if it reads too much.
 MAX_GAPS: Final = (64 << 10, 4 << 10, 0)
@@ -110,8 +110,8 @@ class Contents:
             return _single(values[0]), errors
         place = np.empty(len(pos), np.int64)
         place[np.concatenate([chosen, rest])] = np.arange(len(pos))
-        joined = pa.concat_arrays([whole, arrow.binaries(values)])
-        return arrow.taken(joined, place), errors
+        joined = pa.concat_arrays([whole, arrays.binaries(values)])
+        return arrays.taken(joined, place), errors
 
     def _plain(self, pointer: Int64, size: Int64) -> tuple[pa.Array, Bools]:
         """Read plain contents -> those that are intact, and which these are."""
@@ -274,7 +274,7 @@ def _between(view: memoryview, start: Int64, size: Int64, rows: Int64) -> pa.Arr
     both = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * len(start), [None, pa.py_buffer(offsets), pa.py_buffer(view)]
     )
-    return arrow.taken(both, 2 * rows + 1)
+    return arrays.taken(both, 2 * rows + 1)
 
 
 def _single(value: Any) -> pa.Array:

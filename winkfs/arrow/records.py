@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
+from winkfs.arrow.pieces import OPEN, ROW, PlannedPiece, Recorded, unpack
 from winkfs.container.ondisk.column import Column
 from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 from winkfs.errors import StalePlan
-from winkfs.spark.reading.partition import OPEN, ROW, PlannedPiece, Recorded, unpack
 from winkfs.stores.records import MODE, Arrivals, Records, Row, batches, values_of
 from winkfs.stores.records import Part as File
 from winkfs.units import MICRO
@@ -135,9 +135,9 @@ class RecordsSource:
 
     def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
         """Return bodies of the chunk: see `rows.Contents.read`."""
-        from winkfs.spark import arrow
+        from winkfs.arrow import arrays
 
-        return arrow.contents([self._bodies[at] for at in pos.tolist()])
+        return arrays.contents([self._bodies[at] for at in pos.tolist()])
 
     def values(self, rows: FileTable) -> dict[str, Column]:
         """Return the columns of the store, such as id, file and offset: see

@@ -1,0 +1,318 @@
+"""Reading pieces of stores as Arrow batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from winkformats.arrays import Bools, Int64
+from winkformats.errors import CorruptError
+from winkfs.arrow import arrays
+from winkfs.arrow.pieces import Named, Piece, Recorded, batch_ranges
+from winkfs.arrow.rows import PieceSource
+from winkfs.container.arrow import to_arrow
+from winkfs.container.table import FileTable
+from winkfs.dataset.shard import tombstones
+from winkfs.entry import DEFAULT_MODES
+from winkfs.errors import Refusal
+from winkfs.names import MARK, to_path
+from winkfs.units import MICRO
+
+ROW_BYTES: Final = 128  # approximate bytes of memory of a row beside its content
+ROWS_AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
+MODES: Final = np.array(DEFAULT_MODES, np.int32)
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Settings of a task beside its partition.
+
+    schema   of the batches, as Spark requires it
+    columns  for each of its fields the column of `options.FIELDS`, or of the user
+    typed    types of the columns of the user
+    """
+
+    schema: pa.Schema
+    columns: Sequence[str]
+    batch: int
+    largest: int
+    mode: str
+    verify: bool
+    include_dirs: bool
+    typed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def contents(self) -> bool:
+        return "content" in self.columns
+
+    def weights(self, sizes: Int64) -> Int64:
+        """Estimate the bytes of memory of rows with contents of these sizes."""
+        return np.where(sizes <= self.largest, sizes, 0) * self.contents + ROW_BYTES
+
+
+def batches(reading: Reading, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatch]:
+    """Read pieces, one after another, in the order of the inodes. Raises CorruptError, Refusal
+    under FAILFAST; StalePlan; FormatError; OSError."""
+    for piece in pieces:
+        if piece.gone:
+            yield from _gone(reading, piece)
+            continue
+        with OpenPiece(reading, piece) as opened:
+            for rows in opened.source.chunks():
+                for part in _cut(reading, rows):
+                    yield from kept(reading, *opened.batch(part))
+                    opened.source.contents.drop()
+            yield from opened.damaged()
+
+
+def _gone(reading: Reading, piece: Piece) -> Iterator[pa.RecordBatch]:
+    """Yield rows of deleted files: those of the piece, or those that its tombstones name."""
+    with OpenPiece(replace(reading, columns=()), replace(piece, gone=False)) as opened:
+        if piece.tombs:
+            names = tombstones(opened.source.store, piece.tombs)[0]
+        else:
+            names = [name for rows in opened.source.chunks() for name in rows.names]
+    for at in range(0, len(names), ROWS_AT_ONCE):
+        some = names[at : at + ROWS_AT_ONCE]
+        known = {
+            "path": arrays.texts(list(map(to_path, some))), "name_raw": arrays.binaries(some),
+            "_change": arrays.same("delete", len(some)),
+            "_generation": arrays.same(piece.generation, len(some)),
+        }  # fmt: skip
+        yield _batch_of(reading, known, len(some))
+
+
+def _batch_of(reading: Reading, known: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
+    """Return rows with some columns; all others are null."""
+    values = [
+        known[column] if column in known else pa.nulls(count, field.type)
+        for column, field in zip(reading.columns, reading.schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(values, schema=reading.schema)
+
+
+def _cut(reading: Reading, rows: FileTable) -> Iterator[FileTable]:
+    """Divide rows into parts of batch bytes; a larger row is alone."""
+    return itertools.starmap(rows.part, batch_ranges(reading.weights(rows.size), reading.batch))
+
+
+@dataclass(slots=True)
+class Found:
+    """Files of one container in an order, and their places in it, ascending."""
+
+    opened: OpenPiece
+    rows: FileTable
+    place: Int64
+
+
+class OpenPiece:
+    """An open piece."""
+
+    def __init__(self, reading: Reading, piece: Piece) -> None:
+        self.reading, self.piece = reading, piece
+        self._damaged: list[CorruptError] = []
+        self.source: Any = None
+        if isinstance(piece, Recorded):
+            from winkfs.arrow.records import RecordsSource
+
+            self.source = RecordsSource(
+                piece, contents=reading.contents, batch=reading.batch, largest=reading.largest,
+                typed=reading.typed,
+            )  # fmt: skip
+        elif isinstance(piece, Named):
+            from winkfs.arrow.named import NamedSource
+
+            self.source = NamedSource(piece, include_dirs=reading.include_dirs, typed=reading.typed)
+        else:
+            self.source = PieceSource(
+                piece, verify=reading.verify, include_dirs=reading.include_dirs,
+                contents=reading.contents, typed=reading.typed, problem=self._problem,
+            )  # fmt: skip
+
+    def __enter__(self) -> OpenPiece:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.source.__exit__(*exc)
+
+    def _problem(self, error: CorruptError) -> None:
+        if self.reading.mode == "FAILFAST":
+            raise error
+        self._damaged.append(error)
+
+    def found(self, places: Int64, pos: Int64) -> Found:
+        """Return the rows at pos[places], in that order."""
+        wanted = pos[places]
+        ascending = np.unique(wanted)
+        rows = self.source.at(ascending)
+        index = np.searchsorted(rows.pos, wanted)
+        there = rows.pos[np.minimum(index, len(rows) - 1)] == wanted if len(rows) else index < 0
+        return Found(self, rows.take(index[there]), places[there])
+
+    def batch(self, rows: FileTable) -> tuple[pa.RecordBatch, Bools]:
+        """Read rows, at least one, as a batch -> it, and which rows are without error."""
+        made = _Batch(self, rows)
+        made.read()
+        good = np.ones(len(rows), bool)
+        good[list(made.errors)] = False
+        return made.record(), good
+
+    def damaged(self) -> Iterator[pa.RecordBatch]:
+        """Yield rows for damaged inodes, with their positions and errors only."""
+        if not self._damaged or self.reading.mode != "PERMISSIVE":
+            return
+        texts = [str(error) for error in self._damaged]
+        known = {
+            "_error": arrays.texts(texts), "_container": arrays.same(self.piece.base, len(texts)),
+            "_contid": arrays.same(self.piece.contid, len(texts)),
+            "_pos": arrays.column(np.array([error.offset for error in self._damaged], np.int64)),
+        }  # fmt: skip
+        yield _batch_of(self.reading, known, len(texts))
+
+
+def kept(reading: Reading, whole: pa.RecordBatch, good: Bools) -> Iterator[pa.RecordBatch]:
+    """Yield the batch with the rows that `mode` keeps, if there are any."""
+    if reading.mode == "DROPMALFORMED" and not good.all():
+        whole = whole.filter(arrays.column(good))
+    if whole.num_rows:
+        yield whole
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Files of one container that become a record batch."""
+
+    opened: OpenPiece
+    rows: FileTable
+    content: pa.Array | None = None
+    modes: pa.Array | None = None
+    errors: dict[int, str] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Read contents and modes. Raises Refusal under FAILFAST."""
+        reading = self.opened.reading
+        if reading.contents:
+            self._read_contents()
+        elif reading.mode != "FAILFAST":  # so that the rows are those of a read with contents
+            self._too_large(self.rows.size > reading.largest)
+        if "mode" in reading.columns:
+            self._read_modes()
+        if self.errors and reading.mode == "FAILFAST":
+            first = min(self.errors)
+            raise Refusal(
+                f"{to_path(self.rows.name(first))}: {self.errors[first]}; mode=PERMISSIVE gives "
+                "such rows an _error, DROPMALFORMED leaves them out", self.opened.piece.base,
+            )  # fmt: skip
+
+    def _read_contents(self) -> None:
+        rows, contents = self.rows, self.opened.source.contents
+        largest = self.opened.reading.largest
+        if int(rows.size.max()) <= largest:
+            self.content, self.errors = contents.read(rows.pos, rows.pointer, rows.size)
+            return
+        large = rows.size > largest
+        small = np.flatnonzero(~large)
+        part, errors = contents.read(rows.pos[small], rows.pointer[small], rows.size[small])
+        self.errors = {int(small[i]): text for i, text in errors.items()}
+        self._too_large(large)
+        place = np.full(len(rows), len(small))
+        place[small] = np.arange(len(small))
+        self.content = arrays.taken(pa.concat_arrays([part, pa.nulls(1, pa.binary())]), place)
+
+    def _too_large(self, large: Bools) -> None:
+        largest = self.opened.reading.largest
+        for i in np.flatnonzero(large).tolist():
+            size = self.rows.size[i]
+            self.errors[i] = f"{size} bytes, more than maxContentBytes {largest}"
+
+    def _read_modes(self) -> None:
+        modes = MODES[self.rows.ftype]
+        unknown = np.zeros(len(modes), bool)
+        for i in np.flatnonzero(self.rows.special).tolist():
+            try:
+                modes[i] = self.opened.source.contents.mode(int(self.rows.pos[i]))
+            except CorruptError as error:
+                unknown[i] = True
+                self.errors.setdefault(i, str(error))
+        self.modes = arrays.column(modes, missing=unknown)
+
+    def record(self) -> pa.RecordBatch:
+        reading = self.opened.reading
+        values = self.opened.source.values(self.rows) if reading.typed else {}
+        values = [
+            to_arrow(values[column]) if column in values else COLUMNS[column](self)
+            for column in reading.columns
+        ]
+        return pa.RecordBatch.from_arrays(values, schema=reading.schema)
+
+    # --- columns ---
+
+    def _names(self) -> pa.Array:
+        rows = self.rows
+        offsets = (rows.name_ends - rows.name_ends[0]).astype(np.int32)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.names_joined)]
+        return pa.BinaryArray.from_buffers(pa.binary(), len(rows), buffers)
+
+    def _paths(self) -> pa.Array:
+        names, raw = self._names(), self.rows.names_joined
+        ascii = int(raw.max(initial=0)) < 0x80
+        if not ascii or (raw == MARK[0]).any():
+            text = raw.tobytes()
+            if MARK in text or not (ascii or _is_utf8(text, self.rows)):
+                names = _escaped(names, self.rows)
+        return names.view(pa.string())
+
+    def _errors(self) -> pa.Array:
+        if not self.errors:
+            return pa.nulls(len(self.rows), pa.string())
+        return arrays.texts([self.errors.get(i) for i in range(len(self.rows))])
+
+    def _same(self, value: str | int) -> pa.Array:
+        return arrays.same(value, len(self.rows))
+
+
+def _is_utf8(text: bytes, rows: FileTable) -> bool:
+    """Return whether each name is UTF-8: all bytes are, and no name begins inside a character."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return not bool(((rows.name_bytes[rows.name_ends[:-1]] & 0xC0) == 0x80).any())
+
+
+def _escaped(names: pa.Array, rows: FileTable) -> pa.Array:
+    """Replace names that are no UTF-8, or contain an escape, by those of `names.to_path`."""
+    import pyarrow.compute as pc
+
+    raw, start = rows.names_joined, rows.name_ends[:-1] - rows.name_ends[0]
+    suspect = np.flatnonzero((raw >= 0x80) | (raw == MARK[0]))
+    index = np.unique(np.searchsorted(start, suspect, "right") - 1)
+    mask = np.zeros(len(rows), bool)
+    mask[index] = True
+    texts = [to_path(rows.name(i)).encode() for i in index.tolist()]
+    return pc.replace_with_mask(names, arrays.column(mask), arrays.binaries(texts))
+
+
+COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
+    "path": _Batch._paths,
+    "name_raw": _Batch._names,
+    "size": lambda made: arrays.column(made.rows.size),
+    "mtime": lambda made: arrays.column(made.rows.mtime // MICRO, TIMESTAMP),
+    "mtime_ns": lambda made: arrays.column(made.rows.mtime),
+    "content": lambda made: made.content,
+    "ftype": lambda made: arrays.column(made.rows.ftype.astype(np.int32)),
+    "mode": lambda made: made.modes,
+    "_error": _Batch._errors,
+    "_container": lambda made: made._same(made.opened.piece.base),
+    "_contid": lambda made: made._same(made.opened.piece.contid),
+    "_pos": lambda made: arrays.column(made.rows.pos),
+    "_pointer": lambda made: arrays.column(made.rows.pointer),
+    "_generation": lambda made: made._same(made.opened.piece.generation),
+    "_change": lambda made: made._same("put"),
+}
