@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import winkfs
@@ -12,7 +13,9 @@ from winkfs import Container
 
 SCHEMA = {
     "lang": "string", "raw": "binary", "good": "bool", "n": "int64", "score": "float64",
-    "at": "timestamp", "tags": "list<string>",
+    "at": "timestamp", "tags": "list<string>", "day": "date", "local": "datetime",
+    "price": "decimal(12,3)", "wide": "decimal(38,10)", "counts": "list<int64>",
+    "vector": "list<float64>",
 }  # fmt: skip
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 Values = dict[str, Any]
@@ -26,7 +29,16 @@ EDGES: dict[str, list[Any]] = {
     "score": [math.nan, math.inf, -math.inf, -0.0, 0.0, 0.1, 1e300],
     "at": [DAY, DAY + timedelta(microseconds=1), datetime(1, 1, 1, tzinfo=UTC),
            datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)],
-    "tags": [[], [""], ["a", 'b,"c"'], ["\u00fc"]],
+    "tags": [[], [""], ["a", 'b,"c"'], ["\u00fc"], ["a", None], [None]],
+    "day": [date(2026, 1, 1), date(1969, 12, 31), date(1, 1, 1), date(9999, 12, 31)],
+    "local": [datetime(2026, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999_999),
+              datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)],
+    "price": [Decimal("0.000"), Decimal("19.990"), Decimal("-19.990"), Decimal("999999999.999")],
+    "wide": [Decimal("0E-10"), Decimal("0.0000000001"), Decimal("-0.0000000001"),
+             Decimal(f"{'9' * 28}.{'9' * 10}"), Decimal(f"-{'9' * 28}.{'9' * 10}"),
+             Decimal(f"{'9' * 28}.{'9' * 9}8")],
+    "counts": [[], [0], [-(1 << 63), None, (1 << 63) - 1], [7, 7], [None]],
+    "vector": [[], [0.5], [math.nan, math.inf, -math.inf, None], [-0.0, 1e300]],
 }  # fmt: skip
 
 
@@ -82,6 +94,20 @@ QUESTIONS: list[tuple[str, Callable[[str, Values], bool | None]]] = [
     ("at > '2026-01-01T00:00Z'", lambda name, v: v["at"] is not None and v["at"] > DAY),
     ("at < '1900-01-01'", lambda name, v: v["at"] is not None and v["at"].year < 1900),
     ("array_contains(tags, 'a')", lambda name, v: v["tags"] is not None and "a" in v["tags"]),
+    ("day >= '2026-01-01'", lambda name, v: v["day"] is not None and v["day"] >= date(2026, 1, 1)),
+    ("day between '1900-01-01' and '2026-01-01T12:00'",
+     lambda name, v: v["day"] is not None and 1900 <= v["day"].year <= 2026),
+    ("local < '2026-01-01'",
+     lambda name, v: v["local"] is not None and v["local"] < datetime(2026, 1, 1)),
+    ("price = 19.99", lambda name, v: v["price"] == Decimal("19.99")),
+    ("price <= -19.9899999", lambda name, v: v["price"] is not None and v["price"] < -19),
+    ("wide != 0.00000000010", lambda name, v: v["wide"] is not None
+     and v["wide"] != Decimal("1e-10")),
+    ("wide > 9999999999999999999999999999.9999999998",
+     lambda name, v: v["wide"] == EDGES["wide"][3]),
+    ("array_contains(counts, 7)", lambda name, v: v["counts"] is not None and 7 in v["counts"]),
+    ("not array_contains(vector, 0.5)",
+     lambda name, v: v["vector"] is not None and not {0.5, None} & {*v["vector"]}),
     ("tags is null", lambda name, v: v["tags"] is None),
     ("path like 'd1/%' and lang is not null",
      lambda name, v: name.startswith("d1/") and v["lang"] is not None),

@@ -98,7 +98,17 @@ def test_a_time_that_is_none_or_far_away_is_counted(tmp_path: Path) -> None:
 
 
 VALUES = {
-    "null in a list": (pa.array([["x", None], ["y"], None]), [None, ["y"], None], 1),
+    "null in a list": (pa.array([["x", None], ["y"], None]), [["x", None], ["y"], None], 0),
+    "days": (pa.array([0, 2_932_897, None], pa.int32()).cast(pa.date32()),
+             [date(1970, 1, 1), None, None], 1),
+    "times without a zone": (pa.array([T * 10**9, None, 10**15], pa.timestamp("ms")),
+                             [None, None, None], 2),
+    "decimals": (pa.array([Decimal("1.50"), None, Decimal("-0.05")], pa.decimal128(5, 2)),
+                 [Decimal("1.50"), None, Decimal("-0.05")], 0),
+    "vectors": (pa.array([[0.5, None], None, []], pa.large_list(pa.float32())),
+                [[0.5, None], None, []], 0),
+    "unsigned in lists": (pa.array([[1 << 63], [5], None], pa.list_(pa.uint64())),
+                          [None, [5], None], 1),
     "uint64": (pa.array([1 << 63, 5, None], pa.uint64()), [None, 5, None], 1),
     "uint64, all": (pa.array([(1 << 64) - 1] * 3, pa.uint64()), [None] * 3, 3),
     "times": (
@@ -157,6 +167,23 @@ def test_columns_that_no_file_has_are_left_out_and_counted(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
+def test_days_and_local_times_go_into_a_timestamp_column_that_is_there(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, day=pa.array([0], pa.int32()).cast(pa.date32()),
+        local=pa.array([T], pa.timestamp("s")),
+    )  # fmt: skip
+    local = MOMENT.replace(tzinfo=None)
+    rows, notes = read(path)
+    assert to_values(rows[0].xattrs or {}) == {"day": date(1970, 1, 1), "local": local}
+    known = dict.fromkeys(("day", "local"), "timestamp")
+    rows = list(Table(str(path), notes.append, ParquetColumns(), {}, known).items(by_mtime=False))
+    assert isinstance(rows[0], Row) and not notes
+    assert to_values(rows[0].xattrs or {}) == {
+        "day": datetime(1970, 1, 1, tzinfo=UTC),
+        "local": MOMENT,
+    }
+
+
 @pytest.mark.parametrize("cut", [0, 3, 50, 200])
 def test_a_file_that_is_cut_is_no_whole_parquet_file(tmp_path: Path, cut: int) -> None:
     path = written(tmp_path, x=["y"] * 99)
@@ -186,15 +213,15 @@ def test_what_duckdb_wrote_is_read() -> None:
         (b"a", b"one", NS), (b"b", b"two", None), (b"c", b"three", -157_766_400 * 10**9)
     ]  # fmt: skip
     assert [to_values(row.xattrs or {}) for row in rows] == [
-        {"big": 1, "words": ["x", "y"]}, {"big": None, "words": None},
-        {"big": None, "words": None},
+        {"big": 1, "words": ["x", "y"], "price": Decimal("1.50")},
+        {"big": None, "words": ["x", None], "price": None},
+        {"big": None, "words": None, "price": Decimal("2.50")},
     ]  # fmt: skip
     assert sorted(note.what for note in notes if note.kept) == [
         "column big: a value that does not fit int64, so it is null",
-        "column words: a value that does not fit list<string>, so it is null",
     ]
     assert sorted(note.what.split(" is ")[0] for note in notes if not note.kept) == [
-        "column deep", "column price"
+        "column deep"
     ]  # fmt: skip
     rows, _ = read(HERE / "duckdb-text.parquet")
     assert [row.mtime_ns for row in rows] == [NS - 7200 * 10**9] * 3
@@ -244,8 +271,8 @@ def test_the_cases_are_read() -> None:
     rows, notes = read(HERE / "case-int-time.parquet")
     assert [row.mtime_ns for row in rows] == [1_700_000_000 * 10**9] * 3 and not notes
     rows, notes = read(HERE / "case-null-in-list.parquet")
-    assert [to_values(row.xattrs or {})["l"] for row in rows] == [None, None, []]
-    assert [note.kept for note in notes] == [True]
+    assert [to_values(row.xattrs or {})["l"] for row in rows] == [["x", None], None, []]
+    assert not notes
     rows, notes = read(HERE / "case-text-time.parquet")
     assert [row.mtime_ns for row in rows] == [1_704_067_200 * 10**9] * 2 and not notes
     with pytest.raises(Refusal, match="column path is int64, not text"):

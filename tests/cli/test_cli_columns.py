@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,9 @@ def base(run: Run) -> str:
     assert run("create", "c", *create) == (0, b"", "")
     values = {
         "lang": "de", "raw": "a\udcff\tb", "good": "TRUE", "n": "5", "score": "nan",
-        "at": "2026-01-01T01:00+01:00", "tags": '["x", "y,z"]',
+        "at": "2026-01-01T01:00+01:00", "tags": '["x", null, "y,z"]', "day": "2026-01-02",
+        "local": "2026-01-02 10:00", "price": "-1.5", "wide": "1e-10", "counts": "[1, null]",
+        "vector": "[0.5, NaN, null]",
     }  # fmt: skip
     put = [word for column in values.items() for word in ("--column", "=".join(column))]
     assert run("put", "c", "all", *put, stdin=b"1") == (0, b"", "")
@@ -58,7 +62,7 @@ def test_columns_are_listed_added_and_dropped(run: Run) -> None:
     session(
         run,
         """
-        $ columns c drop n tags good raw at
+        $ columns c drop n tags good raw at day local price wide counts vector
         $ columns c list
         lang string
         score float64
@@ -84,6 +88,7 @@ def test_columns_are_listed_added_and_dropped(run: Run) -> None:
         (["add", "x y=bool"], 1, "name of a column"), (["drop", "x"], 1, "no column 'x'"),
         (["drop", "n", "x"], 1, "no column 'x'"), (["drop", "n=int64"], 1, "no column"),
         (["add", "x=bool", "n=bool"], 1, "has a column 'n'"),
+        (["add", "x=decimal(39,2)"], 1, "decimal(p,s) with p of 1 to 38 digits"),
     ],
 )  # fmt: skip
 def test_wrong_columns_are_refused_in_one_line(
@@ -119,10 +124,13 @@ def test_put_sets_the_values(run: Run, base: str) -> None:
     with winkfs.open(base) as c:
         found = known(c)
     assert found["all"].pop("score") != found["all"].get("score", 0)  # nan
-    at = found["all"].pop("at")
+    at, vector = found["all"].pop("at"), found["all"].pop("vector")
+    assert repr(vector) == "[0.5, nan, None]"
     assert at.isoformat() == "2026-01-01T00:00:00+00:00"
     assert found["all"] == {"lang": "de", "raw": b"a\xff\tb", "good": True, "n": 5,
-                            "tags": ["x", "y,z"]}  # fmt: skip
+                            "tags": ["x", None, "y,z"], "day": date(2026, 1, 2),
+                            "local": datetime(2026, 1, 2, 10), "price": Decimal("-1.500"),
+                            "wide": Decimal("1e-10"), "counts": [1, None]}  # fmt: skip
     assert found["d/none"] == nulls()
     assert found["d/some"] == nulls() | {"n": -1, "lang": "a=b"}
 
@@ -135,6 +143,9 @@ def test_put_sets_the_values(run: Run, base: str) -> None:
         ("zz=1", 1, "no column 'zz'"), ("N=1", 1, "no column 'N'"),
         ("tags=x", 1, "it takes a list as"),
         ("good=2", 1, "good is bool"), ("at=noon", 1, "at is timestamp"), ("=1", 1, "no column ''"),
+        ("day=2026-01-02T00:00", 1, "it takes a date as"), ("price=1.2345", 1, "no more digits"),
+        ("local=2026-01-02T00:00Z", 1, "without a zone"), ("counts=[1.5]", 1, "[1, null]"),
+        ("vector=1", 1, "[0.5, NaN, null]"), ("wide=x", 1, "wide is decimal(38,10)"),
         ("lang=\udcff", 1, "lang is string"), ("score=1,5", 1, "score is float64"),
     ],
 )  # fmt: skip
@@ -156,7 +167,11 @@ def test_ls_shows_columns_behind_the_name(run: Run, base: str) -> None:
         "all\t5\tde", "d/none\t-\t-", "d/some\t-1\ta=b",
     ]  # fmt: skip
     (line,) = listed(run("ls", base, "all", "--columns", "*"))
-    assert line == 'all\tde\ta\\xff\\tb\ttrue\t5\tnan\t2026-01-01T00:00:00Z\t["x", "y,z"]'
+    assert line.split("\t") == [
+        "all", "de", "a\\xff\\tb", "true", "5", "nan", "2026-01-01T00:00:00Z",
+        '["x", null, "y,z"]', "2026-01-02", "2026-01-02T10:00:00", "-1.500", "0.0000000001",
+        "[1, null]", '[0.5, "nan", null]',
+    ]  # fmt: skip
     lines = listed(run("ls", base, "-l", "d/", "--columns", "n"))
     assert [line.split("\t")[1] for line in lines] == ["-", "-1"]
     assert lines[0].startswith("-rw-r--r--")
@@ -167,7 +182,9 @@ def test_ls_json_has_the_values(run: Run, base: str) -> None:
     found = [json.loads(line) for line in listed(run("ls", base, "--json", "--columns", "*"))]
     assert found[0]["columns"] == {
         "lang": "de", "raw": "Yf8JYg==", "good": True, "n": 5, "score": "nan",
-        "at": "2026-01-01T00:00:00Z", "tags": ["x", "y,z"],
+        "at": "2026-01-01T00:00:00Z", "tags": ["x", None, "y,z"], "day": "2026-01-02",
+        "local": "2026-01-02T10:00:00", "price": "-1.500", "wide": "0.0000000001",
+        "counts": [1, None], "vector": [0.5, "nan", None],
     }  # fmt: skip
     assert found[1]["columns"] == nulls()
     assert "columns" not in json.loads(listed(run("ls", base, "--json"))[0])
@@ -177,7 +194,9 @@ def test_stat_shows_the_values(run: Run, base: str) -> None:
     lines = listed(run("stat", base, "all"))
     assert lines[lines.index("columns:") + 1 :] == [
         "  lang: de", "  raw: a\\xff\\tb", "  good: true", "  n: 5", "  score: nan",
-        "  at: 2026-01-01T00:00:00Z", '  tags: ["x", "y,z"]',
+        "  at: 2026-01-01T00:00:00Z", '  tags: ["x", null, "y,z"]', "  day: 2026-01-02",
+        "  local: 2026-01-02T10:00:00", "  price: -1.500", "  wide: 0.0000000001",
+        "  counts: [1, null]", '  vector: [0.5, "nan", null]',
     ]  # fmt: skip
     assert json.loads(run("stat", base, "d/some", "--json").out)["columns"]["n"] == -1
 

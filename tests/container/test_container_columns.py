@@ -8,6 +8,7 @@ import random
 import signal
 from collections.abc import Callable
 from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ def arrow(rows: list[tuple[str, bytes, float, Values]], columns: dict[str, str] 
     kinds = {
         "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(), "int64": pa.int64(),
         "float64": pa.float64(), "timestamp": pa.timestamp("us", "UTC"),
-        "list<string>": pa.list_(pa.string()),
+        "list<string>": pa.list_(pa.string()), "date": pa.date32(), "datetime": pa.timestamp("us"),
+        "decimal(12,3)": pa.decimal128(12, 3), "decimal(38,10)": pa.decimal128(38, 10),
+        "list<int64>": pa.list_(pa.int64()), "list<float64>": pa.list_(pa.float64()),
     }  # fmt: skip
     arrays = {
         "path": pa.array([name for name, *_ in rows]),
@@ -307,10 +310,23 @@ def batches() -> dict[str, tuple[Callable[[Any], Any], str]]:
         "bytes as text": (of(lang=[b"x"]), "lang is string"),
         "uint64": (of(n=lambda pa: pa.array([1 << 63], pa.uint64())), "column n"),
         "list of int": (of(tags=[[1]]), "tags is list<string>"),
-        "list of null": (
-            of(tags=lambda pa: pa.array([[None]], pa.list_(pa.string()))),
-            "column tags",
+        "list of float as int": (of(counts=[[1.5]]), "counts is list<int64>"),
+        "list of uint64": (
+            of(counts=lambda pa: pa.array([[1 << 63]], pa.list_(pa.uint64()))),
+            "column counts",
         ),
+        "date as datetime with a zone": (
+            of(local=lambda pa: pa.array([0], pa.timestamp("us", "UTC"))),
+            "local is datetime",
+        ),
+        "time as date": (of(day=lambda pa: pa.array([0], pa.timestamp("s"))), "day is date"),
+        "date of the year 10000": (
+            of(day=lambda pa: pa.array([2_932_897], pa.int32()).cast(pa.date32())),
+            "column day",
+        ),
+        "more digits": (of(price=[Decimal("1.2345")]), "column price"),
+        "larger decimal": (of(price=[Decimal("1e9")]), "column price"),
+        "float as decimal": (of(price=[1.5]), "price is decimal"),
         "year 300000": (
             of(at=lambda pa: pa.array([18_446_744_073_710], pa.timestamp("s"))),
             "column at",
@@ -529,9 +545,10 @@ def test_classic_containers_and_readers_declare_nothing(base: Path) -> None:
 
 
 def test_many_columns_and_all_types(base: Path) -> None:
-    schema = {f"c{i}": TYPES[i % len(TYPES)] for i in range(700)}
+    types = (*TYPES, "decimal(18,2)", "decimal(38,2)")
+    schema = {f"c{i}": types[i % len(types)] for i in range(700)} | {"c699": "list<int64>"}
     with winkfs.create(base, columns=schema) as c:
-        c.put("a", b"1", columns={"c3": 3, "c699": [] if TYPES[699 % 7][0] == "l" else None})
+        c.put("a", b"1", columns={"c3": 3, "c699": []})
     winkfs.reindex(base)
     with winkfs.open(base) as c:
         assert c.columns == schema

@@ -3,7 +3,8 @@
 import math
 import random
 import time
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from hypothesis import strategies as st
 import winkfs
 from winkfs.container.ondisk.column import HEAD, Column, key_of
 from winkfs.container.ondisk.typed import (
-    NUMBERS,
     RECORD,
     TAKEN,
     TYPES,
     canonical,
     check_schema,
+    decimal_of,
+    is_number,
+    later_words,
     pack,
     parse_schema,
     schema_text,
@@ -34,6 +37,13 @@ from winkfs.container.ondisk.typed import (
 
 FIRST = datetime(1, 1, 1, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+KINDS = (
+    *TYPES,
+    "decimal(5,2)",
+    "decimal(18,18)",
+    "decimal(19,0)",
+    "decimal(38,38)",
+)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "string": TEXT,
@@ -42,8 +52,20 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "int64": st.integers(-(1 << 63), (1 << 63) - 1),
     "float64": st.floats(),
     "timestamp": st.datetimes(timezones=st.just(UTC)).map(lambda t: t.replace(fold=0)),
-    "list<string>": st.lists(TEXT, max_size=4),
+    "list<string>": st.lists(st.none() | TEXT, max_size=4),
+    "date": st.dates(),
+    "datetime": st.datetimes().map(lambda t: t.replace(fold=0)),
+    "list<int64>": st.lists(st.none() | st.integers(-(1 << 63), (1 << 63) - 1), max_size=4),
+    "list<float64>": st.lists(st.none() | st.floats(), max_size=4),
 }
+for kind in KINDS:
+    if digits := decimal_of(kind):
+        most = 10 ** digits[0] - 1
+        VALUES[kind] = st.integers(-most, most).map(
+            lambda number, scale=digits[1]: to_value(
+                f"decimal(38,{scale})", b"%de-%d" % (number, scale)
+            )
+        )
 EDGES: list[tuple[str, Any, bytes]] = [
     ("string", "", b""),
     ("string", "a\0\t\n\u00fc\U0001f600", "a\0\t\n\u00fc\U0001f600".encode()),
@@ -61,6 +83,36 @@ EDGES: list[tuple[str, Any, bytes]] = [
     ("float64", 0.1, b"0.1"),
     ("timestamp", FIRST, b"0001-01-01T00:00:00.000000Z"),
     ("timestamp", LAST, b"9999-12-31T23:59:59.999999Z"),
+    ("date", date(1, 1, 1), b"0001-01-01"),
+    ("date", date(9999, 12, 31), b"9999-12-31"),
+    ("date", date(1969, 12, 31), b"1969-12-31"),
+    ("datetime", datetime(1, 1, 1), b"0001-01-01T00:00:00.000000"),
+    ("datetime", LAST.replace(tzinfo=None), b"9999-12-31T23:59:59.999999"),
+    ("decimal(5,2)", Decimal("-999.99"), b"-999.99"),
+    ("decimal(5,2)", Decimal("0.00"), b"0.00"),
+    ("decimal(5,2)", Decimal("-0.05"), b"-0.05"),
+    ("decimal(1,0)", Decimal(-7), b"-7"),
+    ("decimal(18,0)", Decimal("999999999999999999"), b"999999999999999999"),
+    ("decimal(19,0)", Decimal("-9999999999999999999"), b"-9999999999999999999"),
+    ("decimal(19,1)", Decimal("0.1"), b"0.1"),
+    ("decimal(38,38)", Decimal("0." + "9" * 38), b"0." + b"9" * 38),
+    ("decimal(38,38)", Decimal("-0." + "0" * 37 + "1"), b"-0." + b"0" * 37 + b"1"),
+    ("decimal(38,0)", Decimal("-" + "9" * 38), b"-" + b"9" * 38),
+    ("list<int64>", [], b"[]"),
+    (
+        "list<int64>",
+        [-(1 << 63), None, (1 << 63) - 1],
+        b"[-9223372036854775808,null,9223372036854775807]",
+    ),
+    ("list<float64>", [], b"[]"),
+    (
+        "list<float64>",
+        [math.nan, math.inf, -math.inf, -0.0, None, 0.1, 1e300],
+        b"[NaN,Infinity,-Infinity,-0.0,null,0.1,1e+300]",
+    ),
+    ("list<float64>", [0.5] * 100_000, b"[" + b",".join([b"0.5"] * 100_000) + b"]"),
+    ("list<int64>", list(range(100_000)), b"[%b]" % b",".join(b"%d" % i for i in range(100_000))),
+    ("list<string>", ["a", None, "null"], b'["a",null,"null"]'),
     ("list<string>", [], b"[]"),
     ("list<string>", ["", 'a,"b"', "[]", "\u00fc\n"], '["","a,\\"b\\"","[]","\u00fc\\n"]'.encode()),
 ]
@@ -68,6 +120,13 @@ EDGES: list[tuple[str, Any, bytes]] = [
 
 def same(a: Any, b: Any) -> bool:
     return repr(a) == repr(b)  # nan, and which zero it is
+
+
+def decimals(kind: str, number: int) -> Decimal:
+    """A decimal of a type that has these digits, as far as it has room for them."""
+    precision, scale = decimal_of(kind) or (0, 0)
+    shorter = abs(number) % 10**precision * (-1 if number < 0 else 1)
+    return Decimal((number < 0, tuple(map(int, str(abs(shorter)))), -scale))
 
 
 # --- values and texts ---
@@ -81,7 +140,7 @@ def test_a_value_is_its_text_and_back(kind: str, value: Any, text: bytes) -> Non
 
 
 def test_null_has_no_text_in_any_type() -> None:
-    for kind in TYPES:
+    for kind in KINDS:
         assert to_text("x", kind, None) is None
         assert to_value(kind, None) is None
 
@@ -91,7 +150,7 @@ def test_nan_stays_nan() -> None:
     assert math.isnan(to_value("float64", b"nan"))
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=60)
 @given(data=st.data())
 def test_any_value_comes_back_from_its_text(kind: str, data: st.DataObject) -> None:
@@ -116,6 +175,17 @@ def test_any_value_comes_back_from_its_text(kind: str, data: st.DataObject) -> N
         ("timestamp", -1.5, b"1969-12-31T23:59:58.500000Z"),
         ("timestamp", datetime(2026, 1, 1, 1, tzinfo=timezone(timedelta(hours=1))),
          b"2026-01-01T00:00:00.000000Z"),
+        ("decimal(5,2)", 7, b"7.00"),
+        ("decimal(5,2)", np.int64(-7), b"-7.00"),
+        ("decimal(5,2)", Decimal("1.5000"), b"1.50"),
+        ("decimal(5,2)", Decimal("-0"), b"0.00"),
+        ("decimal(5,2)", Decimal("0e999999"), b"0.00"),
+        ("decimal(5,2)", Decimal("1e2"), b"100.00"),
+        ("list<int64>", (1, np.int8(2)), b"[1,2]"),
+        ("list<int64>", np.arange(3), b"[0,1,2]"),
+        ("list<int64>", [1.0], b"[1]"),
+        ("list<float64>", [1, np.float32(0.5)], b"[1.0,0.5]"),
+        ("list<float64>", np.array([0.5, math.nan], np.float32), b"[0.5,NaN]"),
         ("list<string>", ("a", "b"), b'["a","b"]'),
         ("list<string>", iter(["a", "b"]), b'["a","b"]'),
     ],
@@ -169,7 +239,19 @@ def test_a_time_without_a_zone_is_utc_everywhere(
         ("float64", 10**400), ("float64", []),
         ("timestamp", "2026-01-01"), ("timestamp", True), ("timestamp", math.nan),
         ("timestamp", 1e300), ("timestamp", math.inf), ("timestamp", 253_402_300_800),
-        ("list<string>", "ab"), ("list<string>", b"ab"), ("list<string>", ["a", None]),
+        ("date", datetime(2026, 1, 1)), ("date", "2026-01-01"), ("date", 5),
+        ("datetime", FIRST), ("datetime", date(2026, 1, 1)), ("datetime", 5.0),
+        ("datetime", "2026-01-01"), ("timestamp", date(2026, 1, 1)),
+        ("decimal(5,2)", Decimal("0.001")), ("decimal(5,2)", Decimal(1000)), ("decimal(5,2)", 0.5),
+        ("decimal(5,2)", "1"), ("decimal(5,2)", True), ("decimal(5,2)", Decimal("nan")),
+        ("decimal(5,2)", Decimal("-inf")), ("decimal(5,2)", Decimal("1e999999999")),
+        ("decimal(38,38)", Decimal("1e-999999999")), ("decimal(38,38)", 1),
+        ("decimal(38,0)", 10**38), ("decimal(18,0)", -(10**18)),
+        ("list<int64>", [1.5]), ("list<int64>", [True]), ("list<int64>", ["1"]),
+        ("list<int64>", [1 << 63]), ("list<int64>", 5), ("list<int64>", [[1]]),
+        ("list<int64>", b"ab"), ("list<float64>", ["1"]), ("list<float64>", [True]),
+        ("list<float64>", np.zeros((2, 2))), ("list<float64>", [10**400]),
+        ("list<string>", "ab"), ("list<string>", b"ab"), ("list<string>", ["a", 5]),
         ("list<string>", [1]), ("list<string>", {"a": 1}), ("list<string>", ["\ud800"]),
         ("list<string>", 5), ("int64", "x" * 10_000),
     ],
@@ -195,6 +277,25 @@ def test_a_value_of_another_type_is_refused_in_one_line(kind: str, value: Any) -
         ("timestamp", b"9999-12-31T23:59-01:00", None), ("timestamp", b"12", None),
         ("list<string>", b' [ "a" ] ', b'["a"]'), ("list<string>", b'{"a":1}', None),
         ("list<string>", b"[1]", None), ("list<string>", b'["\\ud800"]', None),
+        ("date", b" 2026-01-02 ", b"2026-01-02"), ("date", b"2026-01-02T00:00", None),
+        ("date", b"0000-01-01", None), ("date", b"2026-02-30", None), ("date", b"\xff", None),
+        ("datetime", b"2026-01-02 10:00", b"2026-01-02T10:00:00.000000"),
+        ("datetime", b"2026-01-02T10:00Z", None), ("datetime", b"2026-01-02T10:00+00:00", None),
+        ("datetime", b"2026-01-02", b"2026-01-02T00:00:00.000000"),
+        ("decimal(5,2)", b"+007.5", b"7.50"), ("decimal(5,2)", b"-0", b"0.00"),
+        ("decimal(5,2)", b"7.505", None), ("decimal(5,2)", b"7.5000", b"7.50"),
+        ("decimal(5,2)", b"75e-1", b"7.50"), ("decimal(5,2)", b"1000", None),
+        ("decimal(5,2)", b"nan", None), ("decimal(5,2)", b"inf", None), ("decimal(5,2)", b"", None),
+        ("decimal(5,2)", b"1e999999999", None), ("decimal(5,2)", b"1e-999999999", None),
+        ("decimal(5,2)", b"1e99999999999999999999", None), ("decimal(5,2)", b"1_0", None),
+        ("decimal(5,2)", b"0e99999999999999999999", None), ("decimal(5,2)", b" 1", None),
+        ("list<int64>", b" [ 1, null ] ", b"[1,null]"), ("list<int64>", b"[1.0]", None),
+        ("list<int64>", b"[true]", None), ("list<int64>", b"[9223372036854775808]", None),
+        ("list<int64>", b"[NaN]", None), ("list<int64>", b"{}", None), ("list<int64>", b"1", None),
+        ("list<int64>", b"[[1]]", None), ("list<int64>", b"[" + b"9" * 5000 + b"]", None),
+        ("list<float64>", b"[1, 1e999]", b"[1.0,Infinity]"), ("list<float64>", b"[true]", None),
+        ("list<float64>", b'["1"]', None), ("list<float64>", b"[1" + b"0" * 400 + b"]", None),
+        ("list<float64>", b"[" * 100_000, None), ("list<string>", b"[null]", b"[null]"),
         ("list<string>", b"[" * 100_000, None), ("list<string>", b"\xff", None),
         ("list<string>", '["a"]'.encode("utf-16"), None),
         ("binary", b"\xff", b"\xff"),
@@ -213,7 +314,7 @@ def test_foreign_attributes_are_a_value_or_null(
 
 
 def test_a_schema_is_its_text_and_back() -> None:
-    schema = {f"c{i}": kind for i, kind in enumerate(TYPES)} | {
+    schema = {f"c{i}": kind for i, kind in enumerate(KINDS)} | {
         "a.b-c_d": "string",
         "größe": "bool",
     }
@@ -227,7 +328,10 @@ def test_a_schema_is_its_text_and_back() -> None:
         {"": "string"}, {"a b": "string"}, {"1a": "string"}, {"a:b": "string"}, {"a/b": "string"},
         {"a" * 201: "string"}, {5: "string"}, {"a": "text"}, {"a": None}, {"a": ""}, {"-a": "bool"},
         {"a": "string", "A": "string"}, {"Path": "string"}, {"_pos": "int64"}, {"a\n": "string"},
-        {"winkfs_columns": "string"}, {"a=b": "string"},
+        {"winkfs_columns": "string"}, {"a=b": "string"}, {"a": "decimal"}, {"a": "decimal(39,0)"},
+        {"a": "decimal(5,6)"}, {"a": "decimal(0,0)"}, {"a": "decimal(05,2)"}, {"a": "decimal(5)"},
+        {"a": "decimal(5,-2)"}, {"a": "decimal(5,2,1)"}, {"a": "list<date>"}, {"a": "list"},
+        {"a": "Date"}, {"a": "decimal(٥,2)"},
     ],
 )  # fmt: skip
 def test_a_column_that_cannot_be_is_refused_in_one_line(schema: Any) -> None:
@@ -243,11 +347,23 @@ def test_what_all_files_have_is_no_name_of_a_column(name: str) -> None:
             check_schema({spelt: "string"})
 
 
-@pytest.mark.parametrize("text", [b"\xff", b"a", b"a:string a:string:int64", b"a:strin", b":"])
+@pytest.mark.parametrize("text", [b"\xff", b"a", b"a:string a:string:int64", b":"])
 def test_a_record_that_is_none_has_no_columns(text: bytes) -> None:
     with pytest.raises(ValueError, match=r"column|decode"):
         parse_schema(text)
     assert to_values({RECORD: text, b"user.a": b"1"}) == {}
+
+
+def test_blanks_in_a_decimal_do_not_count() -> None:
+    assert check_schema({"a": "decimal(10, 2)"}) == {"a": "decimal(10,2)"}
+
+
+def test_words_of_a_later_version_cost_their_columns_alone() -> None:
+    text = b"a:string b:geo(4326) c:list<date> d:decimal(76,2) e:decimal(5,2) f:map<string,int64>"
+    assert parse_schema(text) == {"a": "string", "e": "decimal(5,2)"}
+    later = ["b:geo(4326)", "c:list<date>", "d:decimal(76,2)", "f:map<string,int64>"]
+    assert later_words(text) == later
+    assert to_values({RECORD: text, b"user.a": b"1", b"user.b": b"2"}) == {"a": "1", "e": None}
 
 
 # --- attributes of many files ---
@@ -273,7 +389,7 @@ def test_split_is_the_inverse_of_pack() -> None:
 # --- blocks ---
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("nulls", ["no", "some", "all"])
 @pytest.mark.parametrize("distinct", [1, 3, 300, 1024])
 def test_a_block_gives_back_what_was_put_in(kind: str, nulls: str, distinct: int) -> None:
@@ -283,8 +399,12 @@ def test_a_block_gives_back_what_was_put_in(kind: str, nulls: str, distinct: int
         "bool": lambda i: i % 2 == 0, "int64": lambda i: (i << 54) - (1 << 63),
         "float64": lambda i: [math.inf, -0.0, i / 7][i % 3],
         "timestamp": lambda i: FIRST + timedelta(days=3000 * i, microseconds=i),
-        "list<string>": lambda i: [f"{i}"] * (i % 3),
-    }[kind]  # fmt: skip
+        "list<string>": lambda i: [f"{i}", None] * (i % 3),
+        "date": lambda i: date(1, 1, 1) + timedelta(3000 * i),
+        "datetime": lambda i: datetime(1, 1, 1) + timedelta(days=3000 * i, microseconds=i),
+        "list<int64>": lambda i: [(i << 54) - (1 << 63), None][: i % 3],
+        "list<float64>": lambda i: [i / 7, math.inf, -0.0][: i % 4],
+    }.get(kind, lambda i: decimals(kind, (i - 500) * 987654321987654321))  # fmt: skip
     values = [made(rng.randrange(distinct)) for _ in range(1021)]
     texts = [to_text("x", kind, value) for value in values]
     if nulls != "no":
@@ -295,15 +415,16 @@ def test_a_block_gives_back_what_was_put_in(kind: str, nulls: str, distinct: int
     assert Column.decode(kind, raw, 1021).texts() == texts
     assert len(raw) % 8 == 0
     flags, words = HEAD.unpack_from(raw)[1:3]
-    assert flags == {"no": 0, "some": 1, "all": 2}[nulls]
+    assert flags & 3 == {"no": 0, "some": 1, "all": 2}[nulls]
+    assert flags & 4 == 4 * (kind == "list<int64>" and nulls != "all" and distinct > 1)
     if nulls == "all":
         assert len(raw) == HEAD.size
-    elif kind not in NUMBERS:  # words once where that is shorter
+    elif not is_number(kind) and "64" not in kind:  # words once where that is shorter
         used = set(texts) - {None}
         assert words == (len(used) if 2 * len(used) <= 1021 else 1021)
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
 @given(data=st.data())
 def test_parts_of_columns_are_those_of_their_texts(kind: str, data: st.DataObject) -> None:
@@ -323,8 +444,8 @@ def test_parts_of_columns_are_those_of_their_texts(kind: str, data: st.DataObjec
     assert nulls == len(texts) - len(least)
     for text in texts:
         if text is not None:
-            value = Column.of(kind, [text]).numbers[0] if kind in NUMBERS else text
-            assert low <= key_of(kind, value) <= high
+            value = Column.of(kind, [text]).numbers[0] if is_number(kind) else text
+            assert "64>" in kind or low <= key_of(kind, value) <= high
 
 
 def test_a_cast_that_does_not_fit_is_null() -> None:
@@ -336,14 +457,16 @@ def test_a_cast_that_does_not_fit_is_null() -> None:
     assert Column.of("int64", [b"5", None]).cast("float64").texts() == [b"5.0", None]
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distinct", [2, 40])
 def test_hostile_blocks_are_refused_or_of_the_right_length(kind: str, distinct: int) -> None:
     values = {
         "string": lambda i: f"{i}", "binary": lambda i: b"%d" % i, "bool": lambda i: i == 1,
         "int64": lambda i: i, "float64": lambda i: i / 3, "timestamp": lambda i: i,
-        "list<string>": lambda i: [str(i)],
-    }[kind]  # fmt: skip
+        "list<string>": lambda i: [str(i)], "list<int64>": lambda i: [i, None],
+        "list<float64>": lambda i: [i / 3], "date": lambda i: date(2026, 1, 1) + timedelta(i),
+        "datetime": lambda i: datetime(2026, 1, 1) + timedelta(i),
+    }.get(kind, lambda i: decimals(kind, i))  # fmt: skip
     texts = [None if i % 7 == 0 else to_text("x", kind, values(i % distinct)) for i in range(64)]
     raw = Column.of(kind, texts).encode()
     images = [raw[:cut] for cut in range(len(raw))]

@@ -9,7 +9,8 @@ import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from winkfs.container.where import BUILTIN, Zone, parse
 
 SCHEMA = {
     "lang": "string", "raw": "binary", "good": "bool", "n": "int64", "score": "float64",
-    "at": "timestamp", "tags": "list<string>",
+    "at": "timestamp", "tags": "list<string>", "day": "date", "local": "datetime",
+    "price": "decimal(9,2)", "wide": "decimal(38,10)", "counts": "list<int64>",
+    "vector": "list<float64>",
 }  # fmt: skip
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 POOL: dict[str, list[Any]] = {
@@ -32,8 +35,28 @@ POOL: dict[str, list[Any]] = {
     "n": [-(1 << 63), -2, -1, 0, 1, 2, 3, (1 << 53) + 1, (1 << 63) - 1],
     "score": [math.nan, math.inf, -math.inf, -0.0, 0.0, 0.5, 1.0, -1.5, 1e300],
     "at": [DAY + timedelta(hours=hours) for hours in (-400_000, -1, 0, 1, 25)],
-    "tags": [[], ["a"], ["a", "b,c"], ["it's", "\u00fc"]],
+    "tags": [[], ["a"], ["a", "b,c"], ["it's", "\u00fc"], ["a", None], [None]],
+    "day": [date(2026, 1, 1) + timedelta(days) for days in (-40_000, -1, 0, 1, 2)],
+    "local": [datetime(2026, 1, 1) + timedelta(hours=hours) for hours in (-400_000, -1, 0, 1, 25)],
+    "price": [Decimal(text) for text in ("-9999999.99", "-1.50", "0", "1.5", "1.51", "9999999.99")],
+    "wide": [
+        Decimal(text)
+        for text in (
+            "-1",
+            "-0.0000000001",
+            "0",
+            "0.0000000001",
+            "1.5",
+            f"{'9' * 28}.{'9' * 9}8",
+            f"{'9' * 28}.{'9' * 10}",
+            f"-{'9' * 28}.{'9' * 10}",
+        )
+    ],
+    "counts": [[], [1], [1, 2, 1], [None], [2, None], [(1 << 63) - 1, -(1 << 63)]],
+    "vector": [[], [0.5], [0.5, math.inf], [None, -1.5], [math.nan], [-0.0]],
 }
+LISTED = {"tags": ["a", "b,c", "it's", "", "\u00fc"], "counts": [1, 2, 3, 1.5, -(1 << 63)],
+          "vector": [0.5, -1.5, 0, 7]}  # fmt: skip
 Row = dict[str, Any]
 Test = Callable[[Row], bool | None]
 
@@ -75,6 +98,8 @@ def key(value: Any) -> Any:
         return (1, 0.0) if math.isnan(value) else (0, value)
     if isinstance(value, int):
         return (0, value)
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return datetime(value.year, value.month, value.day)
     return value.encode() if isinstance(value, str) else value
 
 
@@ -97,7 +122,16 @@ def literal(rng: random.Random, name: str) -> tuple[str, Any]:
             [v for v in POOL[name] if v == v and abs(v) != math.inf] + [2.5, -0.5, 9]
         )
         return repr(value), value
+    if kind.startswith("decimal"):
+        step = Decimal(rng.choice(["0", "0", "0.004", "-1e-11", "1e40", "-1e40"]))
+        with localcontext(prec=100):
+            value = rng.choice(POOL[name]) + step
+        return rng.choice(["{}", "{:f}", "{:.60f}"]).format(value), value
     value = rng.choice(POOL[name])
+    if kind == "date" and rng.random() < 0.5:
+        value = datetime(value.year, value.month, value.day, rng.choice([0, 12]))
+    if kind in ("date", "datetime"):
+        return quoted(value.isoformat()), value
     if kind == "bool":
         return rng.choice(["true", "TRUE"]) if value else "false", value
     if kind == "timestamp":
@@ -138,6 +172,13 @@ def like(name: str, pattern: str) -> Test:
     return test
 
 
+def contains(items: list[Any] | None, value: Any) -> bool | None:
+    """As in SQL: not known of a list that has a null and not the value."""
+    if items is None:
+        return None
+    return True if value in items else None if None in items else False
+
+
 def some_condition(rng: random.Random, depth: int, names: list[str]) -> tuple[str, Test]:
     """Words, and what they mean."""
     if depth and rng.random() < 0.7:
@@ -155,10 +196,10 @@ def some_condition(rng: random.Random, depth: int, names: list[str]) -> tuple[st
         negated = rng.random() < 0.5
         words = f"{spelt} is {'NOT ' if negated else ''}null"
         return words, lambda row: (row[name] is None) != negated
-    if name == "tags":
-        value = rng.choice(["a", "b,c", "it's", "", "\u00fc"])
-        words = f"array_contains({spelt}, {quoted(value)})"
-        return words, lambda row: None if row[name] is None else value in row[name]
+    if name in LISTED:
+        value = rng.choice(LISTED[name])
+        words = f"array_contains({spelt}, {quoted(value) if name == 'tags' else value})"
+        return words, lambda row: contains(row[name], value)
     if form == 1 and name == "lang":
         pattern = rng.choice(
             ["de%", "%e%", "_e", "%", "", "l%\\%_", "it's", "\\\u00fc\\%\\_", "__"]
@@ -220,12 +261,12 @@ def test_random_conditions_choose_what_sqlite_chooses() -> None:
             "insert into t values (?, ?, ?, ?, ?)",
             [(i, *(row[name] for name in names)) for i, row in enumerate(rows)],
         )
-        chosen = 0
+        chosen, columns = 0, columns_of(rows)
         for _ in range(600):
             text, _ = some_condition(rng, rng.randrange(4), names)
             if "\\" in text:  # SQLite has no escape but one that is asked for
                 continue
-            found = [i for i, true in enumerate(truth_of(text, rows)) if true is True]
+            found = [i for i, true in enumerate(truth_in(columns, text)) if true is True]
             wanted = [i for (i,) in db.execute(f"select i from t where {text} order by i")]
             assert found == wanted, text
             chosen += len(found)
@@ -306,6 +347,16 @@ def test_a_zone_does_not_separate_strings_with_one_prefix() -> None:
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
+        ("price = 1.500", "x"), ("price = 1.505", ""), ("price < 1.505", "xy"),
+        ("price > 1e999999999", ""), ("price < 1e999999999999", "xy"),
+        ("price > -1e-999999999", "xy"), ("price != 15e-1", "y"),
+        ("price >= 0", "xy"), ("price > 0", "x"), ("price = 0.00", "y"), ("price <= 1e-99999", "y"),
+        ("price < 1" + 5000 * "0", "xy"), ("wide = 1e99999999999999999999", ""),
+        ("wide = 1e-10", "x"), ("wide < 1e-10", "y"), ("day = '2026-01-01'", "x"),
+        ("day < '2026-01-01T00:00:00.000001'", "xy"), ("day = '2026-01-01T12:00'", ""),
+        ("local = '2026-01-01 00:00'", "x"), ("local <= '2026-01-01'", "x"),
+        ("array_contains(counts, 2)", "x"), ("not array_contains(counts, 2)", ""),
+        ("array_contains(vector, 1)", "x"), ("not array_contains(vector, 1)", "y"),
         ("lang='de'and n>0", "xy"), ('"de" = lang', "xy"), ("not not lang = 'de'", "xy"),
         ("n = 1 or n = 2 and lang = 'fr'", "x"), ("(n = 1 or n = 2) and lang = 'de'", "xy"),
         ("not n = 1 and lang = 'de'", "y"), ("good", "x"), ("not good", "y"), ("GOOD = True", "x"),
@@ -322,8 +373,36 @@ def test_a_zone_does_not_separate_strings_with_one_prefix() -> None:
 )  # fmt: skip
 def test_the_language(text: str, wanted: str | None) -> None:
     rows = [
-        {"lang": "de", "raw": b"de", "good": True, "n": 1, "score": 0.5, "at": DAY, "tags": ["a"]},
-        {"lang": "de", "raw": b"d", "good": False, "n": 2, "score": -1.0, "at": None, "tags": []},
+        {
+            "lang": "de",
+            "raw": b"de",
+            "good": True,
+            "n": 1,
+            "score": 0.5,
+            "at": DAY,
+            "tags": ["a"],
+            "price": Decimal("1.5"),
+            "wide": Decimal("1e-10"),
+            "day": date(2026, 1, 1),
+            "local": datetime(2026, 1, 1),
+            "counts": [2, None],
+            "vector": [1.0],
+        },
+        {
+            "lang": "de",
+            "raw": b"d",
+            "good": False,
+            "n": 2,
+            "score": -1.0,
+            "at": None,
+            "tags": [],
+            "price": Decimal(0),
+            "wide": Decimal(-1),
+            "day": date(2025, 1, 1),
+            "local": None,
+            "counts": [None],
+            "vector": [],
+        },
         dict.fromkeys(SCHEMA),
     ]
     if wanted is None:
@@ -353,7 +432,13 @@ def test_words_of_the_language_name_columns_in_backquotes() -> None:
         ("n between 1", "lacks and at its end"), ("n == = 1", "at '= 1'"), ("1 = 2", "at '2'"),
         ("n = 1x", "at '1x'"), ("n = 1.2.3", "at '1.2.3'"), ("lang like 5", "no string"),
         (r"lang like 'a\'", "takes nothing"), ("array_contains(tags)", "lacks , at ')'"),
-        ("array_contains(tags, 5)", "no string"), ("array_contains(lang, 'a')", "lang is string"),
+        ("array_contains(lang, 'a')", "lang is string"), ("array_contains(tags, 5)", "element 5"),
+        ("array_contains(counts, '1')", "no element '1'"), ("counts = 1", "counts is list<int64>"),
+        ("array_contains(vector, true)", "no element True"), ("price = '1'", "price is decimal"),
+        ("price = true", "price is decimal"), ("n = 'x'", "n is int64"), ("day = 5", "day is date"),
+        ("day = '2026-13-01'", "no date as 2026-11-22"), ("local = 1.5", "compared with 1.5"),
+        ("day = '2026-01-01T00:00Z'", "without a zone"), ("local = ''", "no datetime as"),
+        ("local > '2026-01-01T00:00+01:00'", "without a zone"), ("lang = 1.50", "with 1.50"),
         ("n like '1'", "n is int64"), ("tags = 'a'", "tags is list<string>"),
         ("n = 'x'", "n is int64"),
         ("lang = 5", "lang is string"), ("good = 1", "good is bool"), ("n = true", "n is int64"),

@@ -20,6 +20,7 @@ from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
+    Schema,
     Texts,
     check_schema,
     schema_text,
@@ -38,7 +39,8 @@ KNOWN: Final = frozenset({"size", "length", "ftype", "mode", "mtime_ns", "name_r
 NULL: Final = "__HIVE_DEFAULT_PARTITION__"  # in the name of a folder
 # Numbers that are times: (bound of the absolute value, unit in nanoseconds); beyond, nanoseconds.
 TIME_UNITS: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
-DATED: Final = ("timestamp", "int64", "float64", "string", "binary")  # types that can have times
+TIMES: Final = ("timestamp", "datetime", "date")
+DATED: Final = (*TIMES, "int64", "float64", "string", "binary")  # types that can have times
 NO_TIME: Final = "column {}: a text that is no time, so the mtime is now"
 NO_VALUE: Final = "column {}: a value that does not fit {}, so it is null"
 
@@ -70,12 +72,19 @@ class Table:
     note     called with each row that cannot be a file, and each column that is left out
     columns  names of its columns
     same     names and values of further columns, of type string, equal in all rows
+    known    the columns of the target: of a date or a time without a zone one may be a timestamp
     """
 
     def __init__(
-        self, path: str, note: Notes, columns: ParquetColumns, same: dict[str, str | None]
+        self,
+        path: str,
+        note: Notes,
+        columns: ParquetColumns,
+        same: dict[str, str | None],
+        known: Schema | None = None,
     ) -> None:
         self._path, self._note, self._columns, self._same = path, note, columns, same
+        self._known = known or {}
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
         """Yield the rows. Raises FormatError if it is not a Parquet file; Refusal for columns that
@@ -134,6 +143,8 @@ class Table:
             try:
                 if kind is None:
                     raise ValueError(f"column {name} is {form}")
+                if kind in ("date", "datetime") and self._known.get(name) == "timestamp":
+                    kind = "timestamp"
                 check_schema(found | {name: kind})
                 found[name] = kind
             except ValueError as error:
@@ -202,7 +213,7 @@ class Table:
             return [None if n is None else n * unit for n in array.to_pylist()]
         if of.is_floating(array.type):
             return [None if n is None or n - n else round(n * unit) for n in array.to_pylist()]
-        if kind_of_arrow(array.type) == "timestamp":
+        if kind_of_arrow(array.type) in TIMES:
             if not of.is_timestamp(array.type):
                 array = array.cast(pa.timestamp("ms"))
             return times_of_arrow(array)

@@ -44,8 +44,11 @@ WRITTEN: Final = {
     "string": "it takes UTF-8", "bool": "it takes true or false",
     "int64": "it takes a whole number of 64 bits", "float64": "it takes a number as 0.5, or nan",
     "timestamp": "it takes a time as 2026-11-22T10:00Z", "list<string>": 'it takes a list as ["a"]',
+    "date": "it takes a date as 2026-11-22", "list<int64>": "it takes a list as [1, null]",
+    "datetime": "it takes a time as 2026-11-22T10:00, without a zone",
+    "list<float64>": "it takes a list as [0.5, NaN, null]",
 }  # fmt: skip
-"""How a value is written in a type; a binary one takes any bytes."""
+"""How a value is written in a type; a binary one takes any bytes, a decimal some digits."""
 
 
 @click.command()
@@ -119,9 +122,11 @@ def create(
 def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> None:
     """List, add or drop the columns that files can have beside their content.
 
-    TYPE is string, binary, bool, int64, float64, timestamp or list<string>. The value of a file is
-    its extended attribute user.NAME as text: put --column sets it, and so does setfattr in a mount.
-    What is dropped stays an attribute. A data set has the columns of its containers.
+    TYPE is string, binary, bool, int64, float64, timestamp (UTC), date, datetime (without a zone),
+    decimal(P,S) of P digits, S of them behind the point, list<string>, list<int64> or
+    list<float64>. The value of a file is its extended attribute user.NAME as text: put --column
+    sets it, and so does setfattr in a mount. What is dropped stays an attribute. A data set has the
+    columns of its containers.
 
     \b
       winkfs columns crawl add url=string lang=string score=float64
@@ -182,7 +187,8 @@ def _attributes(container: Files, values: tuple[str, ...]) -> dict[bytes, bytes]
         text = canonical(schema[name], name_bytes(word))
         if text is None:
             kind = schema[name]
-            raise click.ClickException(f"column {name} is {kind}, not {word!r}: {WRITTEN[kind]}")
+            takes = WRITTEN.get(kind, "it takes a number that has no more digits, as -1.5")
+            raise click.ClickException(f"column {name} is {kind}, not {word!r}: {takes}")
         found[USER + name.encode()] = text
     return found
 

@@ -8,11 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from winkfs.container.ondisk.column import Column
-from winkfs.container.ondisk.typed import LEAST, MOST, NUMBERS, TO_TEXT, Schema, Texts, to_value
+import numpy as np
+
+from winkfs.container.ondisk.column import RANGES, Column, is_exact
+from winkfs.container.ondisk.typed import (
+    DIGITS,
+    LEAST,
+    LISTS,
+    MOST,
+    TO_TEXT,
+    Schema,
+    Texts,
+    decimal_of,
+    is_number,
+    to_value,
+)
 from winkfs.errors import need
 from winkfs.units import to_ns
 
+MASK64: Final = (1 << 64) - 1
 PART_ROWS: Final = 2048  # of an Arrow batch that are put together
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
@@ -23,15 +37,43 @@ def kind_of_arrow(kind: Any) -> str | None:
 
     if of.is_dictionary(kind):
         return kind_of_arrow(kind.value_type)
-    if of.is_list(kind) or of.is_large_list(kind):
-        return "list<string>" if kind_of_arrow(kind.value_type) == "string" else None
+    if of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind):
+        listed = f"list<{kind_of_arrow(kind.value_type)}>"
+        return listed if listed in ("list<string>", *LISTS) else None
+    if of.is_decimal(kind):
+        whole = kind.precision <= DIGITS and 0 <= kind.scale <= kind.precision
+        return f"decimal({kind.precision},{kind.scale})" if whole else None
+    if of.is_timestamp(kind):
+        return "datetime" if kind.tz is None else "timestamp"
     tests = (
         (of.is_string, "string"), (of.is_large_string, "string"), (of.is_binary, "binary"),
         (of.is_large_binary, "binary"), (of.is_fixed_size_binary, "binary"),
         (of.is_boolean, "bool"), (of.is_integer, "int64"), (of.is_floating, "float64"),
-        (of.is_timestamp, "timestamp"), (of.is_date, "timestamp"),
+        (of.is_date, "date"),
     )  # fmt: skip
     return next((found for test, found in tests if test(kind)), None)
+
+
+WIDER: Final = frozenset([
+    ("int64", "float64"), ("string", "binary"), ("date", "timestamp"), ("datetime", "timestamp"),
+    ("date", "datetime"), ("list<int64>", "list<float64>"),
+])  # fmt: skip
+"""Types of Arrow, as `kind_of_arrow` returns them, whose values a column of another type takes."""
+
+
+def _fits(form: Any, kind: str) -> bool:
+    """Return whether a column takes values of an Arrow type; single values may not fit it."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(form):
+        form = form.value_type
+    found = kind_of_arrow(form)
+    if found == kind or (found, kind) in WIDER:
+        return True
+    if decimal_of(kind):
+        return found == "int64" or pa.types.is_decimal(form)
+    is_list = pa.types.is_list(form) or pa.types.is_large_list(form)
+    return is_list and form.value_type == pa.null() and kind.startswith("list<")
 
 
 def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
@@ -43,8 +85,7 @@ def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
 
     if array.type == pa.null():
         return [None] * len(array)
-    found = kind_of_arrow(array.type)
-    if found != kind and (found, kind) not in (("int64", "float64"), ("string", "binary")):
+    if not _fits(array.type, kind):
         raise ValueError(f"column {name} is {kind}, not {array.type}: cast it")
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -53,8 +94,12 @@ def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
             texts: Texts = array.cast(pa.large_binary()).to_pylist()
         elif kind == "int64":
             texts = array.cast(pa.int64()).cast(pa.string()).cast(pa.binary()).to_pylist()
-        elif kind == "timestamp":
-            texts = _texts_of_times(array)
+        elif kind in ("timestamp", "datetime"):
+            texts = _texts_of_times(kind, array)
+        elif kind == "date":
+            texts = _texts_of_numbers(kind, array.cast(pa.date32()).cast(pa.int32()))
+        elif decimal_of(kind):
+            texts = _texts_of_decimals(kind, array)
         else:
             write = TO_TEXT[kind]
             texts = [None if value is None else write(value) for value in array.to_pylist()]
@@ -64,18 +109,48 @@ def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
         raise ValueError(f"column {name}: {what}") from None
 
 
-def _texts_of_times(array: Any) -> Texts:
+def _texts_of_times(kind: str, array: Any) -> Texts:
     import pyarrow as pa
 
     stamped = pa.types.is_timestamp(array.type)
     finer = stamped and array.type.unit == "ns"  # only these may lose digits
     form = pa.timestamp("us", array.type.tz if stamped else None)
-    numbers = array.cast(form, safe=not finer).cast(pa.int64())
+    return _texts_of_numbers(kind, array.cast(form, safe=not finer).cast(pa.int64()))
+
+
+def _texts_of_numbers(kind: str, numbers: Any) -> Texts:
     valid = numbers.is_valid().to_numpy(zero_copy_only=False)
     values = numbers.fill_null(0).to_numpy()
-    if len(values) and not (values.min() >= EARLIEST and values.max() <= LATEST):
+    low, high = RANGES.get(kind, (EARLIEST, LATEST))
+    if len(values) and not (values.min() >= low and values.max() <= high):
         raise ValueError("a time that is not in the years 1 to 9999")
-    return Column("timestamp", valid, values, []).texts()
+    return Column(kind, valid, values, []).texts()
+
+
+def _texts_of_decimals(kind: str, array: Any) -> Texts:
+    import pyarrow as pa
+
+    whole = array.cast(pa.decimal128(*(decimal_of(kind) or (DIGITS, 0))))
+    valid = whole.is_valid().to_numpy(zero_copy_only=False)
+    halves = np.frombuffer(whole.buffers()[1] or b"", np.int64)[2 * whole.offset :][
+        : 2 * len(whole)
+    ]
+    numbers = (halves[1::2].astype(object) << 64) + halves[::2].astype(np.uint64).astype(object)
+    return Column(kind, valid, np.where(valid, numbers, 0), []).texts()
+
+
+def arrow_type(kind: str) -> Any:
+    """Return the Arrow type of the values of a column, as `to_arrow` makes them."""
+    import pyarrow as pa
+
+    if parameters := decimal_of(kind):
+        return pa.decimal128(*parameters)
+    return {
+        "string": pa.string(), "binary": pa.binary(), "bool": pa.bool_(), "int64": pa.int64(),
+        "float64": pa.float64(), "timestamp": pa.timestamp("us", "UTC"), "date": pa.date32(),
+        "datetime": pa.timestamp("us"), "list<string>": pa.list_(pa.string()),
+        "list<int64>": pa.list_(pa.int64()), "list<float64>": pa.list_(pa.float64()),
+    }[kind]  # fmt: skip
 
 
 def to_arrow(column: Column) -> Any:
@@ -83,15 +158,43 @@ def to_arrow(column: Column) -> Any:
     import pyarrow as pa
 
     kind = column.kind
-    if kind in NUMBERS:
-        form = {"bool": pa.bool_(), "int64": pa.int64(), "float64": pa.float64()}.get(kind)
-        missing = None if column.valid.all() else ~column.valid
-        found = pa.array(column.numbers, mask=missing, from_pandas=False)
-        return found.cast(form or pa.timestamp("us", "UTC"))
+    if decimal_of(kind):
+        return _decimals(column)
+    missing = None if column.valid.all() else ~column.valid
+    if is_number(kind):
+        days = kind == "date"
+        numbers = column.numbers.astype(np.int32) if days else column.numbers
+        found = pa.array(numbers, mask=missing, from_pandas=False)
+        return found.cast(arrow_type(kind))
+    if column.lists is not None:
+        lists = column.lists.rows(column.numbers, column.valid)
+        nulls = None if lists.valid.all() else ~lists.valid
+        values = pa.array(lists.values, mask=nulls, from_pandas=False)
+        ends = pa.array(lists.ends.astype(np.int32))
+        return pa.ListArray.from_arrays(
+            ends, values, mask=None if missing is None else pa.array(missing)
+        )
     texts = column.texts()
     if kind == "list<string>":
-        return pa.array([to_value(kind, text) for text in texts], pa.list_(pa.string()))
-    return pa.array(texts, pa.binary() if kind == "binary" else pa.string())
+        return pa.array([to_value(kind, text) for text in texts], arrow_type(kind))
+    return pa.array(texts, arrow_type(kind))
+
+
+def _decimals(column: Column) -> Any:
+    """Return decimals as an Arrow array of 128 bits each."""
+    import pyarrow as pa
+
+    numbers = column.numbers
+    words = np.empty((len(numbers), 2), np.int64)
+    if is_exact(column.kind):
+        words[:, 0], words[:, 1] = numbers, numbers >> 63
+    else:
+        words[:, 0] = (numbers & MASK64).astype(np.uint64).view(np.int64)
+        words[:, 1] = (numbers >> 64).astype(np.int64)
+    bits = np.packbits(column.valid, bitorder="little")
+    validity = None if column.valid.all() else pa.py_buffer(bits)
+    form = pa.decimal128(*(decimal_of(column.kind) or (DIGITS, 0)))
+    return pa.Array.from_buffers(form, len(numbers), [validity, pa.py_buffer(words)])
 
 
 def arrow_parts(

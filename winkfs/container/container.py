@@ -72,8 +72,9 @@ def create(
     classic  the oldest variant: MD5, whole seconds, no checksums of entries
     htalgo   1 MD5, 2 XXH3-64, 3 MurmurHash3; None: 2, classic 1
     like     a file whose mode and owner its files get, if permitted
-    columns  columns that files can have: name -> string, binary, bool, int64, float64, timestamp
-             or list<string>; see `Container.add_columns`
+    columns  columns that files can have: name -> string, binary, bool, int64, float64, timestamp,
+             date, datetime, decimal(p,s), list<string>, list<int64> or list<float64>; see
+             `Container.add_columns`
     compress "zstd" or "zstd:LEVEL", 1 to 22: content is stored compressed, if that makes it
              smaller; a dictionary is trained on the first files, and used if it saves enough. Needs
              `winkfs[compress]`. "none" or None: it is stored as it is

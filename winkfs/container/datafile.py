@@ -33,8 +33,8 @@ from winkfs.container.ondisk.typed import (
     UNDECLARED,
     Declared,
     Schema,
+    later_words,
     parse_schema,
-    schema_text,
 )
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED, SUFFIXES
@@ -185,18 +185,24 @@ class DataFile:
             entry = self.entry_at(at)
             if entry.key != KEY:
                 raise CorruptError("not the columns", file=self.kv.storage.name, offset=at)
-            return Declared(parse_schema(entry.value))
+            declared = Declared(parse_schema(entry.value), later=later_words(entry.value))
         except (CorruptError, ValueError) as error:
             self.note(f"{self.base}: its columns cannot be read ({error}): winkfs columns add "
                       "declares them anew")  # fmt: skip
             return UNDECLARED
+        if declared.later:
+            what = f"its columns {' '.join(declared.later)} need a later version of winkfs"
+            self.remark(f"{self.base}: {what}")
+        return declared
 
     def declare(self, schema: Schema) -> None:
         """Declare these columns, and no others, from the next sync on. Raises OSError.
 
         The caller drops the catalog; the next one finds the values that files already have.
         """
-        text = schema_text(schema)
+        names = {name.lower() for name in schema}
+        later = [word for word in self.declared.later if word.split(":")[0].lower() not in names]
+        text = Declared(schema, later=later).record
         self.kv.reserve(len(text) + 64)
         at, before = self.kv.append(KEY, text), self.place(COLUMNS)
         if before and self.kv.layout.delflag:

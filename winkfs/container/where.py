@@ -5,8 +5,10 @@
     score between 0.1 and 0.5            both inclusive
     score is null                        is not null
     path like 'docs/%.html'              % any bytes, _ one character, \\ takes the next as it is
-    array_contains(tags, 'news')         of a list<string>
+    array_contains(tags, 'news')         of a list<string>, list<int64>, list<float64>
     fetched >= '2026-01-01'              a time: ISO 8601, UTC where it has no zone
+    day < '2026-11-22'                   a date, or a datetime, which have no zone
+    price = 1.5                          a decimal, by value: 1.50 is the same
     adult, not adult                     of a bool; true, false
 
 As in SQL, null = 'de' is neither true nor false, and only what is true is chosen. Strings are
@@ -25,21 +27,27 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 from functools import reduce
 from typing import Any, Final, NamedTuple, NoReturn
 
 import numpy as np
 
 from winkformats.arrays import Bools, Int64
-from winkfs.container.ondisk.column import Column, key_of, keys_of
+from winkfs.container.ondisk.column import DAY_US, Column, is_exact, key_of, keys_of
 from winkfs.container.ondisk.typed import (
     EPOCH,
+    EXACT,
     LEAST,
+    LISTS,
+    LOCAL_EPOCH,
     MICROSECOND,
     MOST,
-    NUMBERS,
     Schema,
+    decimal_of,
     in_utc,
+    is_number,
     to_value,
 )
 from winkfs.names import after, to_bytes, to_str
@@ -68,14 +76,14 @@ CAN_BE: Final[dict[str, Callable[[Any, Any, Any], Any]]] = {
 """Whether something from low to high, which both are there, can be so: of a value that is both of
 them whether it is."""
 BY_KEY: Final = {"<": "<=", ">": ">=", "!=": "not null"}
-"""What can be asked of texts by their first bytes."""
+"""What can be asked of values by keys that some of them share."""
 OPPOSITE: Final = {
     "=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "null": "not null",
     "not null": "null", "like": "not like", "not like": "like", "has": "not has", "not has": "has",
 }  # fmt: skip
 ONLY: Final = {
-    "like": ("string", "like is for strings"),
-    "has": ("list<string>", "array_contains is for list<string>"),
+    "like": (("string",), "like is for strings"),
+    "has": (("list<string>", *LISTS), "array_contains is for lists"),
 }
 DIGITS: Final = 300  # of a whole number that a float64 can still be nearest to
 DEPTH: Final = 100  # of what stands in parentheses, or behind not
@@ -152,11 +160,14 @@ class Comparison:
 
     def bound(self, schema: Schema) -> Condition:
         name, kind = self._known(schema)
-        only, what = ONLY.get(self.sign.removeprefix("not "), (kind, ""))
-        if kind != only:
+        only, what = ONLY.get(self.sign.removeprefix("not "), ((kind,), ""))
+        if kind not in only:
             raise ValueError(f"{what}, {name} is {kind}")
-        asked = self.sign in CAN_BE
-        value = _fitting(name, kind, self.sign, self.value) if asked else self.value
+        value = self.value
+        if self.sign in CAN_BE:
+            value = _fitting(name, kind, self.sign, value)
+        elif self.sign.endswith("has"):
+            value = _element(name, kind, value)
         return Comparison(name, self.sign, value, kind)
 
     def _known(self, schema: Schema) -> tuple[str, str]:
@@ -175,12 +186,19 @@ class Comparison:
 
     def met(self, get: Get) -> Bools:
         column = get(self.name).cast(self.kind)
-        if self.kind in NUMBERS or self.sign in ("null", "not null"):
+        if column.lists is not None and self.sign.endswith("has"):
+            met = np.append(column.lists.having(self.value, self.sign == "has"), False)
+            found: Bools = column.valid & met[column.numbers]
+            return found
+        if self.sign in CAN_BE and not is_exact(self.kind):
+            each: Bools = CAN_BE[self.sign](column.numbers, column.numbers, self.value)
+            return each.astype(bool) & column.valid
+        if is_number(self.kind) or self.sign in ("null", "not null"):
             keys = keys_of(self.kind, column.numbers)
             zone = Zone(self.kind, np.ones(len(keys), np.int64), 1 - column.valid, keys, keys)
             return self.possible(lambda name: zone, len(keys))  # each file is a block
         words = column.words or [b""]
-        found: Bools = np.fromiter(map(self._of_text(), words), bool, len(words))[column.numbers]
+        found = np.fromiter(map(self._of_text(), words), bool, len(words))[column.numbers]
         return found & column.valid
 
     def _of_text(self) -> Callable[[bytes], bool]:
@@ -191,7 +209,14 @@ class Comparison:
         if self.sign.endswith("like"):
             match = re.compile(_pattern(self.value), re.DOTALL).fullmatch
             return lambda text: (match(to_str(text)) is None) == negated
-        return lambda text: (self.value in (to_value(self.kind, text) or ())) != negated
+        return self._of_list
+
+    def _of_list(self, text: bytes) -> bool:
+        """Return whether a list has the value or, negated, has neither it nor a null: as in SQL."""
+        items = to_value(self.kind, text) or ()
+        if self.sign == "has":
+            return self.value in items
+        return self.value not in items and None not in items
 
     def possible(self, zone: Callable[[str], Zone | None], blocks: int) -> Bools:
         found = zone(self.name)
@@ -200,7 +225,8 @@ class Comparison:
         if self.sign == "null":
             return found.nulls > 0
         some: Bools = found.nulls < found.rows
-        sign = self.sign if self.kind in NUMBERS else BY_KEY.get(self.sign, self.sign)
+        exact = is_number(self.kind) and is_exact(self.kind)
+        sign = self.sign if exact else BY_KEY.get(self.sign, self.sign)
         if sign in CAN_BE:
             some &= CAN_BE[sign](found.low, found.high, key_of(self.kind, self.value))
         return some
@@ -253,22 +279,62 @@ def _fitting(name: str, kind: str, sign: str, value: Any) -> Any:
         except (ValueError, OverflowError):  # of another year than 1 to 9999
             raise ValueError(f"{value!r} is no time as 2026-11-22T10:00Z") from None
         return (moment - EPOCH) // MICROSECOND
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    if kind in ("date", "datetime") and isinstance(value, str):
+        us = _local(kind, value)
+        return us if kind == "datetime" else _whole(sign, Fraction(us, DAY_US))
+    if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         if kind == "float64":
             return float(value)
         if kind == "int64":
             return _whole(sign, value)
-    raise ValueError(f"column {name} is {kind}, and cannot be compared with {value!r}")
+        if parameters := decimal_of(kind):
+            least = 10 ** parameters[0]
+            some = min(max(Decimal(value), Decimal(-least)), Decimal(least))
+            many = EXACT.scaleb(some, parameters[1])
+            return _whole(sign, many, -least, least)
+    shown = str(value) if isinstance(value, Decimal) else repr(value)
+    raise ValueError(f"column {name} is {kind}, and cannot be compared with {shown}")
 
 
-def _whole(sign: str, value: int | float) -> int:
-    """The whole number for the same condition on whole numbers; beyond int64 one that makes it
-    true, or false, of all."""
-    value = min(max(value, LEAST - 1), MOST + 1)
+def _exact(number: str) -> Decimal | float:
+    """Return the value of a number, exactly; a float if its exponent is beyond that of decimals."""
+    try:
+        return Decimal(number)
+    except InvalidOperation:
+        return float(number)
+
+
+def _local(kind: str, text: str) -> int:
+    """Return microseconds of a time without a zone. Raises ValueError."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+        if moment.tzinfo is None:
+            return (moment - LOCAL_EPOCH) // MICROSECOND
+    except ValueError:
+        pass
+    form = "2026-11-22" if kind == "date" else "2026-11-22T10:00"
+    raise ValueError(f"{text!r} is no {kind} as {form}, without a zone")
+
+
+def _element(name: str, kind: str, value: Any) -> Any:
+    """Return a literal as an element of a list. Raises ValueError."""
+    if kind not in LISTS and isinstance(value, str):
+        return value
+    if kind in LISTS and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+        return float(value) if LISTS[kind] == "float64" else _whole("=", value)
+    raise ValueError(f"column {name} is {kind}, and has no element {value!r}")
+
+
+def _whole(
+    sign: str, value: float | Decimal | Fraction, least: int = LEAST, most: int = MOST
+) -> int:
+    """The whole number for the same condition on whole numbers; beyond the least and the most one
+    that makes it true, or false, of all."""
+    value = min(max(value, least - 1), most + 1)
     low = math.floor(value)
     if low == value or sign in ("<=", ">"):
         return low
-    return low + 1 if sign in ("<", ">=") else MOST + 1  # none equals it
+    return low + 1 if sign in ("<", ">=") else most + 1  # none equals it
 
 
 # --- the language ---
@@ -357,8 +423,6 @@ class _Parser:
             self._need("sign", ",")
             value = self._value()
             self._need("sign", ")")
-            if not isinstance(value, str):
-                self._fail("asks for no string in a list")
             return Comparison(name, "has", value)
         kind, word, _ = self._tokens[self._next]
         if kind in ("number", "text") or (kind == "key" and word in ("true", "false", "timestamp")):
@@ -412,7 +476,7 @@ class _Parser:
             return word == "true"
         if (number := self._take("number")) is not None:
             whole = re.fullmatch(r"[+-]?[0-9]+", number) and len(number) <= DIGITS
-            return int(number) if whole else float(number)
+            return int(number) if whole else _exact(number)
         if self._tokens[self._next][:2] == ("key", "null"):
             self._fail("compares with null, which is true of no file: write is null,")
         text = self._need("text")

@@ -1,7 +1,8 @@
 """Records of a manifest: a shard, and one generation. JSON with a checksum.
 
     format      "winkfs-dataset"
-    version     1.1 if a record has columns or compress, which writers that know only 1 leave out
+    version     1.1 if a record has columns or compress, which writers that know only 1 leave out;
+                1.2 if it has columns of types that 0.2.0 does not know
                 of checkpoints; else 1. A reader refuses a higher one
     generation  number of the manifest, as in its name
     time_ns     of the commit, nanoseconds since the epoch; later than that of the one before
@@ -29,12 +30,13 @@ import xxhash
 
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.ondisk.compressed import NONE, level_of
-from winkfs.container.ondisk.typed import parse_schema
+from winkfs.container.ondisk.typed import is_new, parse_schema
 from winkfs.names import to_bytes
 
 FORMAT: Final = "winkfs-dataset"
 PLAIN_VERSION: Final = 1  # of manifests whose records have none of LATER
-VERSION: Final = 1.1
+TYPED_VERSION: Final = 1.1
+VERSION: Final = 1.2
 TAIL: Final = len(',"xxh3":"0123456789abcdef"}\n')
 MAX_RECORDED_NAME: Final = 256  # bytes of a first or last name that is recorded
 REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
@@ -203,6 +205,8 @@ class Manifest:
         version: float = PLAIN_VERSION
         whole = () if self.checkpoint is None else self.checkpoint.shards
         if any(r.columns or r.compress for r in (*self.added, *whole)):
+            version = TYPED_VERSION
+        if any(is_new(r.columns.encode()) for r in (*self.added, *whole)):
             version = VERSION
         values = {"format": FORMAT, "version": version} | _as_json(self)
         text = json.dumps(values, separators=(",", ":"))[:-1].encode()

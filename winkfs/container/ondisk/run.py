@@ -25,7 +25,7 @@ from winkformats.arrays import Bools, Int64, among
 from winkformats.disk.storage import Buffer, Storage
 from winkfs.container.ondisk.block import ALIGN, HEAD, MOST, SLACK, Blocks
 from winkfs.container.ondisk.column import Column
-from winkfs.container.ondisk.typed import Schema, pack, parse_schema, schema_text
+from winkfs.container.ondisk.typed import Schema, later_words, pack, parse_schema, schema_text
 from winkfs.container.table import ALWAYS, POS, FileTable, Times
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
@@ -337,16 +337,21 @@ def checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T]) 
 
 
 def _typed(value: bytes, at: int, blocks: int) -> tuple[dict[str, str], npt.NDArray[np.void]]:
-    """Decode the end of the index of a run, from `at` on -> its schema, VALUES[columns, blocks]."""
+    """Decode the end of the index of a run, from `at` on -> its schema, VALUES[columns, blocks].
+
+    Columns of types that this version does not know are left out.
+    """
     if len(value) == at:
         return {}, np.empty((0, blocks), VALUES)
     at += -at % ALIGN
     size = int.from_bytes(value[at : at + 8], "little")
-    schema = parse_schema(value[at + 8 : at + 8 + size])
+    text = value[at + 8 : at + 8 + size]
+    schema, later, words = parse_schema(text), later_words(text), text.decode().split()
     at += 8 + size + -size % ALIGN
-    if len(value) != at + len(schema) * blocks * VALUES.itemsize:
+    if len(value) != at + len(words) * blocks * VALUES.itemsize:
         raise ValueError("an index of another size")
-    return schema, np.frombuffer(value, VALUES, -1, at).reshape(len(schema), blocks)
+    values = np.frombuffer(value, VALUES, -1, at).reshape(len(words), blocks)
+    return schema, values[[word not in later for word in words]] if later else values
 
 
 def hash_of(value: Buffer) -> int:

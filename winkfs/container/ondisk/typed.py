@@ -13,15 +13,20 @@ whose position is the variable COLUMNS of BASE.data, in the same form.
     int64         decimal
     float64       the shortest decimal that gives the same number; nan, inf, -inf
     timestamp     UTC, microseconds: 2026-11-22T10:00:00.000000Z, years 1 to 9999
-    list<string>  a JSON array
+    date          2026-11-22, years 1 to 9999
+    datetime      without a zone, microseconds: 2026-11-22T10:00:00.000000, years 1 to 9999
+    decimal(p,s)  -1.50: p digits at most, exactly s of them behind the point
+    list<string>  a JSON array, maybe with null; list<int64>, list<float64> (NaN, Infinity)
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -29,8 +34,18 @@ import numpy.typing as npt
 
 Schema = Mapping[str, str]
 Texts = list[bytes | None]
-TYPES: Final = ("string", "binary", "bool", "int64", "float64", "timestamp", "list<string>")
-NUMBERS: Final = ("bool", "int64", "float64", "timestamp")
+TYPES: Final = (
+    "string", "binary", "bool", "int64", "float64", "timestamp", "list<string>", "date", "datetime",
+    "list<int64>", "list<float64>",
+)  # fmt: skip
+"""All types but decimal(p,s), see `decimal_of`."""
+FIRST_TYPES: Final = frozenset(TYPES[:7])  # those that 0.2.0 knows
+NUMBERS: Final = ("bool", "int64", "float64", "timestamp", "date", "datetime")
+LISTS: Final = {"list<int64>": "int64", "list<float64>": "float64"}  # of numbers
+OF_DECIMAL: Final = re.compile(r"decimal\(([1-9][0-9]?),(0|[1-9][0-9]?)\)")
+DIGITS: Final = 38  # of a decimal, at most
+NARROW: Final = 18  # digits of a decimal that int64 holds
+LATER: Final = re.compile(r"[a-z][a-z0-9_]*(?:[(<][!-~]*[)>])?")  # has the form of a type
 USER: Final = b"user."
 RECORD: Final = b"user.winkfs_columns"
 KEY: Final = b"columns/C0"
@@ -41,6 +56,9 @@ TAKEN: Final = frozenset(
      "mtime_ns", "ftype", "mode", "winkfs_columns"]
 )  # fmt: skip
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LOCAL_EPOCH: Final = datetime(1970, 1, 1)  # of a datetime, which has no zone
+EPOCH_DAY: Final = 719_163  # ordinal of 1970-01-01
+EXACT: Final = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
 MICROSECOND: Final = timedelta(microseconds=1)
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
 INTEGER: Final = re.compile(rb"[+-]?[0-9]+")
@@ -68,9 +86,34 @@ def check_schema(columns: Mapping[str, str]) -> dict[str, str]:
         if name.lower() in seen:
             raise ValueError(f"column {name} is there twice; case makes no difference")
         seen.add(name.lower())
-        if kind not in TYPES:
-            raise ValueError(f"column {name} is no {kind!r}: there are {', '.join(TYPES)}")
-    return dict(columns)
+        if spelt(kind) is None:
+            there = (
+                f"{', '.join(TYPES)}, decimal(p,s) with p of 1 to 38 digits, s of them a fraction"
+            )
+            raise ValueError(f"column {name} is no {kind!r}: there are {there}")
+    return {name: str(spelt(kind)) for name, kind in columns.items()}
+
+
+def spelt(kind: Any) -> str | None:
+    """Return a type as it is written, without blanks; None: there is no such type."""
+    if not isinstance(kind, str):
+        return None
+    short = kind.replace(" ", "") if kind.startswith("decimal") else kind
+    return short if short in TYPES or decimal_of(short) else None
+
+
+@functools.lru_cache(1024)
+def decimal_of(kind: str) -> tuple[int, int] | None:
+    """Return the number of digits of a decimal type, and of those behind the point; None: it is
+    another type."""
+    found = OF_DECIMAL.fullmatch(kind)
+    precision, scale = (int(found[1]), int(found[2])) if found else (0, 0)
+    return (precision, scale) if 0 < precision <= DIGITS and scale <= precision else None
+
+
+def is_number(kind: str) -> bool:
+    """Return whether values of a type are numbers in a `Column`."""
+    return kind in NUMBERS or decimal_of(kind) is not None
 
 
 HIDDEN: Final = frozenset(
@@ -84,9 +127,26 @@ def schema_text(schema: Schema) -> bytes:
 
 
 def parse_schema(text: bytes) -> dict[str, str]:
-    """Decode a schema: the inverse of `schema_text`. Raises ValueError."""
-    pairs = (word.rpartition(":")[::2] for word in text.decode().split())
+    """Decode a schema: the inverse of `schema_text`. A column of a type that this version does not
+    know is left out: see `later_words`. Raises ValueError."""
+    later = later_words(text)
+    pairs = (word.rpartition(":")[::2] for word in text.decode().split() if word not in later)
     return check_schema(dict(pairs))
+
+
+def later_words(text: bytes) -> list[str]:
+    """Return the words of a schema whose types only a later version knows. Raises ValueError."""
+    found = []
+    for word in text.decode().split():
+        name, _, kind = word.rpartition(":")
+        if spelt(kind) is None and NAME.fullmatch(name) and LATER.fullmatch(kind):
+            found.append(word)
+    return found
+
+
+def is_new(text: bytes) -> bool:
+    """Return whether a schema has types that 0.2.0 does not know."""
+    return any(word.rpartition(":")[2] not in FIRST_TYPES for word in text.decode().split())
 
 
 # --- values ---
@@ -99,7 +159,7 @@ def to_text(name: str, kind: str, value: Any) -> bytes | None:
     try:
         return TO_TEXT[kind](value)
     except (TypeError, ValueError, OverflowError, AttributeError):
-        shown = repr(value)
+        shown = " ".join(repr(value).split())
         shown = shown if len(shown) <= 80 else shown[:77] + "..."
         raise ValueError(f"column {name} is {kind}, not {shown}") from None
 
@@ -116,7 +176,7 @@ def to_value(kind: str, text: bytes | None) -> Any:
 
 def canonical(kind: str, text: bytes) -> bytes | None:
     """Return the canonical text of a value from that of any program; None: it has another type."""
-    if kind == "timestamp":
+    if kind in ("timestamp", "date", "datetime"):
         text = text.decode(errors="replace").strip().encode()
     value = to_value(kind, text)
     return None if value is None else TO_TEXT[kind](value)
@@ -172,11 +232,13 @@ class Declared:
     record  the attribute RECORD of files that have a value
     known   False: no columns were ever declared, or they cannot be read: attributes are shown as
             they are stored
+    later   words for columns of types that only a later version knows
     """
 
-    def __init__(self, schema: Schema, *, known: bool = True) -> None:
-        self.schema, self._known = schema, known
-        self.record, self._recorded = schema_text(schema), recorded(schema)
+    def __init__(self, schema: Schema, *, known: bool = True, later: Sequence[str] = ()) -> None:
+        self.schema, self._known, self.later = schema, known, later
+        self.record = b" ".join(filter(None, [schema_text(schema), " ".join(later).encode()]))
+        self._recorded = _head(RECORD) + len(self.record).to_bytes(4, "big") + self.record
         self._keys = frozenset(USER + name.encode() for name in schema)
         self._heads = {name: _head(USER + name.encode()) for name in schema}
 
@@ -243,14 +305,75 @@ def _time_text(value: Any) -> bytes:
     return moment.strftime("%%04d-%m-%dT%H:%M:%S.%f").encode() % moment.year + b"Z"
 
 
-def _list_text(value: Any) -> bytes:
+def _date_text(value: Any) -> bytes:
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise TypeError
+    return value.isoformat().encode()
+
+
+def _datetime_text(value: Any) -> bytes:
+    if not isinstance(value, datetime) or value.tzinfo is not None:
+        raise TypeError
+    return value.isoformat(timespec="microseconds").encode()
+
+
+def _decimal_text(value: Any, precision: int, scale: int) -> bytes:
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | np.integer):
+        raise TypeError
+    exact = value if isinstance(value, Decimal) else Decimal(int(value))
+    return decimal_text(scaled(exact, precision, scale), scale)
+
+
+def decimal_text(number: int, scale: int) -> bytes:
+    """Return the text of a decimal, of which `number` is 10 ** scale times as large."""
+    if not scale:
+        return b"%d" % number
+    whole, rest = divmod(abs(number), 10**scale)
+    return b"%s%d.%0*d" % (b"-" if number < 0 else b"", whole, scale, rest)
+
+
+def scaled(value: Decimal, precision: int, scale: int) -> int:
+    """Return a decimal times 10 ** scale. Raises ValueError if it has more digits than the type."""
+    if not value:
+        return 0
+    if not value.is_finite() or value.adjusted() >= DIGITS:  # before a number is made of it
+        raise ValueError
+    moved = EXACT.scaleb(value, scale)
+    number = int(moved) if moved.adjusted() >= 0 else 0
+    if number != moved or abs(number) >= 10**precision:
+        raise ValueError
+    return number
+
+
+def _listed(value: Any) -> list[Any]:
     if isinstance(value, str | bytes | Mapping):
         raise TypeError
-    items = list(value)
-    if None in items:
-        raise TypeError("a list with a null in it (array_compact drops nulls)")
-    if not all(isinstance(item, str) for item in items):
+    return value.tolist() if isinstance(value, np.ndarray) else list(value)
+
+
+def _list_text(value: Any) -> bytes:
+    items = _listed(value)
+    if not all(item is None or isinstance(item, str) for item in items):
         raise TypeError
+    return _json(items)
+
+
+def _numbers_text(value: Any) -> bytes:
+    items = _listed(value)
+    for item in items:
+        if item is not None:
+            _number_text(item)
+    return _json([None if item is None else int(item) for item in items])
+
+
+def _floats_text(value: Any) -> bytes:
+    items = _listed(value)
+    if any(isinstance(item, str | bytes | bool | np.bool_) for item in items):
+        raise TypeError
+    return _json([None if item is None else float(item) for item in items])
+
+
+def _json(items: list[Any]) -> bytes:
     return json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -289,25 +412,87 @@ def in_utc(moment: datetime) -> datetime:
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
-def _to_list(text: bytes) -> list[str]:
+def _to_date(text: bytes) -> date:
+    return date.fromisoformat(text.decode())
+
+
+def _to_datetime(text: bytes) -> datetime:
+    found = datetime.fromisoformat(text.decode())
+    if found.tzinfo is not None:
+        raise ValueError
+    return found
+
+
+def _to_decimal(text: bytes, precision: int, scale: int) -> Decimal:
+    if not DECIMAL.fullmatch(text):
+        raise ValueError
+    try:
+        number = scaled(Decimal(text.decode()), precision, scale)
+    except ArithmeticError:  # an exponent of another size
+        raise ValueError from None
+    return EXACT.scaleb(Decimal(number), -scale)
+
+
+def _items(text: bytes) -> list[Any]:
     try:
         found = json.loads(text.decode())
     except RecursionError:  # a thousand lists in each other
         raise ValueError from None
-    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+    if not isinstance(found, list):
         raise ValueError
-    "".join(found).encode()  # half a surrogate pair, which JSON can write, is no text
     return found
 
 
-TO_TEXT: Final[dict[str, Callable[[Any], bytes]]] = {
+def _to_list(text: bytes) -> list[str | None]:
+    found = _items(text)
+    if not all(item is None or isinstance(item, str) for item in found):
+        raise ValueError
+    "".join(filter(None, found)).encode()  # half a surrogate pair, which JSON can write, is no text
+    return found
+
+
+def _to_numbers(text: bytes) -> list[int | None]:
+    found = _items(text)
+    for item in found:
+        if item is not None and (type(item) is not int or not LEAST <= item <= MOST):
+            raise ValueError
+    return found
+
+
+def _to_floats(text: bytes) -> list[float | None]:
+    found = _items(text)
+    if not {type(item) for item in found} <= {float, int, type(None)}:
+        raise ValueError
+    return [None if item is None else float(item) for item in found]
+
+
+class _ByType(dict[str, Callable[[Any], Any]]):
+    """A function for each type, also for those that have parameters."""
+
+    def __init__(self, of: Mapping[str, Callable[[Any], Any]], decimal: Callable[..., Any]) -> None:
+        super().__init__(of)
+        self._decimal = decimal
+
+    def __missing__(self, kind: str) -> Callable[[Any], Any]:
+        parameters = decimal_of(kind)
+        if parameters is None:
+            raise KeyError(kind)
+        precision, scale = parameters
+        self[kind] = functools.partial(self._decimal, precision=precision, scale=scale)
+        return self[kind]
+
+
+TO_TEXT: Final[Mapping[str, Callable[[Any], bytes]]] = _ByType({
     "string": str.encode, "binary": _bytes_text, "bool": _bool_text, "int64": _number_text,
-    "float64": _float_text, "timestamp": _time_text, "list<string>": _list_text,
-}  # fmt: skip
-TO_VALUE: Final[dict[str, Callable[[bytes], Any]]] = {
+    "float64": _float_text, "timestamp": _time_text, "date": _date_text,
+    "datetime": _datetime_text, "list<string>": _list_text, "list<int64>": _numbers_text,
+    "list<float64>": _floats_text,
+}, _decimal_text)  # fmt: skip
+TO_VALUE: Final[Mapping[str, Callable[[bytes], Any]]] = _ByType({
     "string": bytes.decode, "binary": bytes, "bool": _to_bool, "int64": _to_int,
-    "float64": _to_float, "timestamp": _to_time, "list<string>": _to_list,
-}  # fmt: skip
+    "float64": _to_float, "timestamp": _to_time, "date": _to_date, "datetime": _to_datetime,
+    "list<string>": _to_list, "list<int64>": _to_numbers, "list<float64>": _to_floats,
+}, _to_decimal)  # fmt: skip
 
 
 # --- the attributes of many files ---

@@ -46,11 +46,12 @@ from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import (
     RECORD,
     USER,
+    Schema,
     parse_schema,
     schema_text,
 )
 from winkfs.dataset.manifest import Log, is_dataset
-from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.records import ShardRecord, union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begun
 from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
@@ -283,9 +284,10 @@ def _id(parts: Iterable[tuple[object, ...]], what: str) -> str:
 
 
 def source_of(
-    unit: Unit, note: Notes, scratch: str, columns: ParquetColumns, tar: TarOptions
+    unit: Unit, note: Notes, scratch: str, columns: ParquetColumns, tar: TarOptions, known: Schema
 ) -> ItemSource:
-    """Open the files of a unit. Reading them raises FormatError, Refusal, OSError."""
+    """Open the files of a unit, for a data set with the columns `known`. Reading them raises
+    FormatError, Refusal, OSError."""
     if unit.kind == "tree":
         return Tree(unit.path, note, scratch, names=unit.names)
     if unit.kind == "tar":
@@ -295,7 +297,7 @@ def source_of(
         return Warc(unit.path, note, Ratio(tar.max_ratio))
     if unit.kind == "records":
         return RecordFiles(unit, note)
-    return Table(unit.path, note, columns, dict(unit.columns))
+    return Table(unit.path, note, columns, dict(unit.columns), known)
 
 
 class RecordFiles:
@@ -492,8 +494,9 @@ def run(
         with begun(target) as transaction:
             with guarded(spark, f"ingest {len(part)} units"):
                 task = Task(
-                    transaction, columns or ParquetColumns(), html, fail_fast, tar or TarOptions()
-                )
+                    transaction, columns or ParquetColumns(), html, fail_fast, tar or TarOptions(),
+                    union(record.schema for record in Log(target).latest().shards),
+                )  # fmt: skip
                 found = on_units(spark, part, task)
             found, more = _settled(transaction, found, latest=latest)
             _commit(transaction, part, found, more, again)
@@ -594,11 +597,14 @@ class Task:
     html: bool
     fail_fast: bool
     tar: TarOptions
+    known: Schema
 
     def __call__(self, unit: Unit) -> Done:
         done, report = Done(unit.path, self.fail_fast), PackReport()
         with ShardWriter(self.transaction, "{:05d}-{}".format(*attempt())) as writer:
-            source = source_of(unit, done, self.transaction.pending, self.columns, self.tar)
+            source = source_of(
+                unit, done, self.transaction.pending, self.columns, self.tar, self.known
+            )
             warc = source if isinstance(source, Warc) else None
             if self.html:
                 source = Documents(source, done)

@@ -107,9 +107,10 @@ FIELDS: Final = {
 }
 TYPED: Final = {
     "string": "string", "binary": "binary", "bool": "boolean", "int64": "bigint",
-    "float64": "double", "timestamp": "timestamp", "list<string>": "array<string>",
+    "float64": "double", "timestamp": "timestamp", "list<string>": "array<string>", "date": "date",
+    "datetime": "timestamp_ntz", "list<int64>": "array<bigint>", "list<float64>": "array<double>",
 }  # fmt: skip
-"""Types of the columns of the user."""
+"""Types of the columns of the user; decimal(p,s) is that in both, see `sql_of`."""
 ALIASES: Final = {"length": "size", "modificationtime": "mtime"}
 REFS: Final = ("_container", "_contid", "_pos", "_pointer")
 
@@ -387,7 +388,12 @@ def column_of(name: str, typed: Mapping[str, str] | None = None) -> str:
 
 def type_of(column: str, typed: Mapping[str, str]) -> str:
     """Return the SQL type of a column."""
-    return FIELDS[column] if column in FIELDS else TYPED[typed[column]]
+    return FIELDS[column] if column in FIELDS else sql_of(typed[column])
+
+
+def sql_of(kind: str) -> str:
+    """Return the SQL type of a column of the user."""
+    return TYPED.get(kind, kind)
 
 
 def arrow_schema(fields: StructType) -> Any:

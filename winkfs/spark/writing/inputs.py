@@ -41,7 +41,7 @@ from winkfs.arrow.pieces import batch_ranges
 from winkfs.container.arrow import texts_of_arrow
 from winkfs.container.ondisk.compressed import level_of
 from winkfs.container.ondisk.inode import check_directory, check_ftype
-from winkfs.container.ondisk.typed import Texts, check_schema
+from winkfs.container.ondisk.typed import Texts, check_schema, decimal_of
 from winkfs.entry import FileType
 from winkfs.errors import FileExists
 from winkfs.names import MARK, to_name, to_path
@@ -79,8 +79,10 @@ ALIASES: Final = {"modificationtime": "mtime"}  # of Spark's binaryFile
 DERIVED: Final = ("size", "length")
 KINDS: Final = {kind: name for name, kind in TYPED.items()} | {
     "tinyint": "int64", "smallint": "int64", "int": "int64", "float": "float64",
+    "array<tinyint>": "list<int64>", "array<smallint>": "list<int64>", "array<int>": "list<int64>",
+    "array<float>": "list<float64>",
 }  # fmt: skip
-"""SQL type -> type of a column of the user."""
+"""SQL type -> type of a column of the user; decimal(p,s) is that in both."""
 WRITE_BYTES: Final = 4 << 20  # approximate bytes of content written at a time
 OF_SPARK: Final = ("checkpointLocation", "queryName")
 LEAST_SHARD: Final = 1 << 20  # bytes
@@ -184,12 +186,13 @@ class Inputs:
                     raise ValueError(f"column {name!r} is {kind}: cast it to {wanted}")
                 found[known] = at
             elif known not in DERIVED and not ignore_extra:
-                if kind not in KINDS:
+                if kind not in KINDS and decimal_of(kind) is None:
                     raise ValueError(
                         f"column {name!r} is {kind}, which no column of a file can be: cast it to "
-                        f"{', '.join(TYPED.values())}, or drop it (ignoreExtra drops all such)"
+                        f"{', '.join(TYPED.values())}, decimal, or drop it (ignoreExtra drops all "
+                        "such)"
                     )
-                schema[name] = KINDS[kind]
+                schema[name] = KINDS.get(kind, kind)
                 typed.append(at)
         _check_there(found, fields)
         try:

@@ -37,7 +37,7 @@ from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin, join, sweep_all
 from winkfs.names import name_of
-from winkfs.spark.reading.options import TYPED, local_path
+from winkfs.spark.reading.options import local_path, sql_of
 from winkfs.spark.writing.inputs import Inputs, SinkOptions, conflict
 from winkfs.units import Clamped
 
@@ -121,7 +121,7 @@ def inputs_of(schema: StructType, options: SinkOptions) -> Inputs:
     inputs = Inputs.of(fields, options.ignore_extra)
     if inputs.schema and is_dataset(options.path):
         known = snapshot(options.path).columns
-        if what := misfit(known, inputs.schema, TYPED.__getitem__, "cast it"):
+        if what := misfit(known, inputs.schema, sql_of, "cast it"):
             raise ValueError(what)
     return inputs
 
