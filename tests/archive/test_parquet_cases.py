@@ -167,7 +167,7 @@ def test_columns_that_no_file_has_are_left_out_and_counted(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
-def test_days_and_local_times_go_into_a_timestamp_column_that_is_there(tmp_path: Path) -> None:
+def test_days_go_into_a_timestamp_column_that_is_there(tmp_path: Path) -> None:
     path = written(
         tmp_path, day=pa.array([0], pa.int32()).cast(pa.date32()),
         local=pa.array([T], pa.timestamp("s")),

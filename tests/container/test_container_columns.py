@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ import winkfs
 from winkfs import Container, CorruptError, FileType, Row
 from winkfs.container.catalog import open_catalog
 from winkfs.container.compact import compact
+from winkfs.container.ondisk import typed
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.typed import RECORD, TYPES, schema_text
 from winkfs.container.repair import repair, rollback
@@ -996,3 +997,33 @@ def test_the_next_writer_marks_columns_replaced_before_a_kill(
         live = [e for e in c.store.kv.iterate() if e.key == b"columns/C0" and not e.deleted]
         assert len(live) == 1
         assert [entry.name for entry in c.scan(where="a > 0")] == ["x", "y"]
+
+
+# --- columns of a later version ---
+
+
+def test_columns_of_a_later_version_cost_themselves_alone(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = {"a": "string", "day": "date", "n": "int64", "wide": "decimal(38,2)"}
+    with winkfs.create(base, columns=schema) as c:
+        c.put("f", b"1", columns={"a": "x", "day": date(2026, 1, 1), "n": 5})
+    winkfs.reindex(base)
+    known = typed.spelt
+    with monkeypatch.context() as older:
+        later = ("date", "decimal(38,2)")
+        older.setattr(typed, "spelt", lambda kind: None if kind in later else known(kind))
+        with winkfs.open(base, "a") as c:
+            assert c.columns == {"a": "string", "n": "int64"} and c.problems == []
+            assert list(c.names(where="n = 5 and a = 'x'")) == ["f"]
+            assert any("day:date wide:decimal(38,2)" in text for text in c.store.remarks)
+            assert c.getxattrs("f")[b"user.day"] == b"2026-01-01"
+            assert c.getxattrs("f")[RECORD] == b"a:string n:int64 day:date wide:decimal(38,2)"
+            c.put("g", b"2", columns={"n": 6})
+            c.add_columns({"b": "bool"})
+        assert winkfs.verify(base).problems == []
+    with winkfs.open(base) as c:
+        assert c.columns == schema | {"b": "bool"}
+        assert c.getcolumns("f")["day"] == date(2026, 1, 1)
+        assert list(c.names(where="day is null and n = 6")) == ["g"]
+    assert winkfs.verify(base).problems == []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stored
 from container_checks import one_line
-from datasets import commit, delete, sealed
+from datasets import commit, delete, forge, sealed
 from datasets import root as root
 from flips import flip
 from seam import disk_calls, once
@@ -141,6 +142,29 @@ def test_writers_without_columns_refuse_newer_manifests(root: str) -> None:
     write(root, {}, ("plain too", b"", 1.0, {}))
     pages = sorted(Path(root, "_winkfs").glob("*.json"))
     assert [json.loads(page.read_bytes())["version"] for page in pages] == [1, 1, 1.1, 1.1]
+
+
+@pytest.mark.parametrize("kind", ["date", "decimal(9,2)", "list<float64>"])
+def test_versions_without_a_type_refuse_manifests_that_have_it(root: str, kind: str) -> None:
+    """0.2.0 would call such a manifest damaged."""
+    write(root, {"n": "int64"}, ("a", b"", 1.0, {"n": 1}))
+    write(root, {"d": kind}, ("b", b"", 1.0, {}))
+    write(root, {"n": "int64"}, ("c", b"", 1.0, {"n": 2}))
+    pages = sorted(Path(root, "_winkfs").glob("*.json"))
+    assert [json.loads(page.read_bytes())["version"] for page in pages] == [1, 1.1, 1.2, 1.2]
+    assert stored.columns(root) == {"n": "int64", "d": kind}
+
+
+def test_a_word_of_a_later_version_costs_its_column_alone(root: str) -> None:
+    write(root, {"n": "int64", "d": "date"}, ("a", b"", 1.0, {"n": 1, "d": date(2026, 1, 1)}))
+
+    def later(values: dict[str, Any]) -> None:
+        for record in (*values["added"], *values["checkpoint"]["shards"]):
+            record["columns"] = "n:int64 d:geo(4326)"
+
+    forge(root, 1, later)
+    assert stored.columns(root) == {"n": "int64"}
+    assert chosen(root, "n = 1") == ["a"]
 
 
 def test_of_other_types_the_last_counts(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
