@@ -184,6 +184,13 @@ def test_days_go_into_a_timestamp_column_that_is_there(tmp_path: Path) -> None:
     }
 
 
+def test_times_of_96_bits_are_utc_as_spark_writes_them(tmp_path: Path) -> None:
+    table = pa.table({"path": ["a"], "content": [b""], "t": pa.array([T], pa.timestamp("s"))})
+    pq.write_table(table, tmp_path / "t.parquet", use_deprecated_int96_timestamps=True)
+    rows, _ = read(tmp_path / "t.parquet")
+    assert to_values(rows[0].xattrs or {}) == {"t": MOMENT}
+
+
 @pytest.mark.parametrize("cut", [0, 3, 50, 200])
 def test_a_file_that_is_cut_is_no_whole_parquet_file(tmp_path: Path, cut: int) -> None:
     path = written(tmp_path, x=["y"] * 99)

@@ -96,7 +96,9 @@ class Table:
             # INT96, as Spark writes times: nanoseconds would wrap around in the year 2262.
             with pq.ParquetFile(self._path, coerce_int96_timestamp_unit="us") as file:
                 wanted = self._wanted(file.schema_arrow)
-                schema = self._typed(file.schema_arrow, wanted)
+                columns = map(file.schema.column, range(len(file.schema.names)))
+                utc = {each.path for each in columns if each.physical_type == "INT96"}
+                schema = self._typed(file.schema_arrow, wanted, utc)
                 unit = self._unit(file)
                 yield from self._all(file, wanted, schema, unit)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -130,8 +132,11 @@ class Table:
             raise Refusal(f"{what}: name another one, or cast it", self._path)
         return [columns.path, columns.content, columns.mtime]
 
-    def _typed(self, schema: pa.Schema, wanted: list[str]) -> dict[str, str]:
-        """Return the other columns, which become columns of the files; note those that cannot."""
+    def _typed(self, schema: pa.Schema, wanted: list[str], utc: set[str]) -> dict[str, str]:
+        """Return the other columns, which become columns of the files; note those that cannot.
+
+        utc  columns whose times are in UTC, though their type does not state it
+        """
         found: dict[str, str] = {}
         there = {name.lower() for name in schema.names}
         forms: list[tuple[str, Any]] = list(zip(schema.names, schema.types, strict=True))
@@ -143,7 +148,8 @@ class Table:
             try:
                 if kind is None:
                     raise ValueError(f"column {name} is {form}")
-                if kind in ("date", "datetime") and self._known.get(name) == "timestamp":
+                in_utc = name in utc or self._known.get(name) == "timestamp"
+                if kind in ("date", "datetime") and in_utc:
                     kind = "timestamp"
                 check_schema(found | {name: kind})
                 found[name] = kind
