@@ -18,7 +18,7 @@ from winkformats.errors import CorruptError
 from winkfs.entry import Entry, FileReader, FileType, Stat
 from winkfs.errors import NoSuchFile, NoSuchKey, NotDirectory, Refusal
 from winkfs.names import NO_NAME, OWN, SELF, Name, name_at, name_below, path_of, to_bytes, to_str
-from winkfs.units import as_int
+from winkfs.units import Time, as_int
 
 Problem = Callable[[CorruptError], None]
 BUFFER: Final = 1 << 30  # bytes of the largest buffer of a file object
@@ -37,15 +37,15 @@ class Reader(Closing):
     @abstractmethod
     def scan(
         self,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         prefix: Name = "",
         *,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
         """Yield the files, as of the call.
 
-        since, until  mtime in seconds, inclusive and exclusive
+        since, until  mtime in seconds, or a datetime, inclusive and exclusive
         prefix        only names that start with it
         problem       called with each damaged file, which is skipped; None: raises CorruptError
         """

@@ -84,10 +84,19 @@ def parse_time(text: str, *, exponent: bool = False) -> int | None:
 def parse_iso(text: str) -> int | None:
     """Parse ISO 8601, in local time if it has no zone -> nanoseconds since the epoch, or None."""
     try:
-        when = datetime.fromisoformat(text.strip())
-        return int(when.replace(microsecond=0).timestamp()) * NANO + when.microsecond * MICRO
+        return moment_ns(datetime.fromisoformat(text.strip()))
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def moment_ns(when: datetime) -> int:
+    """Return a datetime as nanoseconds since the epoch; in local time if it has no zone, as
+    `datetime.timestamp` takes it.
+
+    raises  ValueError; OverflowError; OSError for a local time that the system cannot convert
+    """
+    below = when.microsecond * MICRO + getattr(when, "nanosecond", 0)  # pandas.Timestamp has these
+    return math.floor(when.replace(microsecond=0).timestamp()) * NANO + below
 
 
 def time_text(seconds: float | None) -> str | None:
@@ -103,21 +112,36 @@ def time_text(seconds: float | None) -> str | None:
 # --- times of files ---
 
 
-def to_ns(mtime: float | None) -> int | None:
-    """Convert seconds to the nearest nanosecond, of any number of bits.
+Time = float | datetime
+"""A time of a file: seconds since the epoch, or a datetime, in local time if it has no zone."""
 
-    raises  TypeError; ValueError for NaN, infinity
+
+def to_ns(mtime: Time | None) -> int | None:
+    """Convert seconds, or a datetime, to the nearest nanosecond, of any number of bits.
+
+    raises  TypeError; ValueError for NaN, infinity, and a datetime that is no time
     """
     if mtime is None or isinstance(mtime, int):
         return None if mtime is None else mtime * NANO
     try:
-        inside = math.isfinite(mtime)
+        seconds: float = mtime  # type: ignore[assignment]  # a datetime is no such number
+        inside = math.isfinite(seconds)
     except TypeError:
-        raise TypeError(f"a time is seconds since the epoch, not {shown(mtime)}") from None
+        if isinstance(mtime, datetime):
+            return _checked_moment(mtime)
+        what = "a time is seconds since the epoch, or a datetime"
+        raise TypeError(f"{what}, not {shown(mtime)}") from None
     if not inside:
         raise ValueError(f"{mtime} is no time")
-    seconds = math.floor(mtime)  # a float holds today's nanoseconds to the next 256 only
-    return seconds * NANO + round((mtime - seconds) * NANO)
+    whole = math.floor(seconds)  # a float holds today's nanoseconds to the next 256 only
+    return whole * NANO + round((seconds - whole) * NANO)
+
+
+def _checked_moment(when: datetime) -> int:
+    try:
+        return moment_ns(when)
+    except (ValueError, OverflowError, OSError, TypeError):
+        raise ValueError(f"{shown(when)} is no time that can be converted") from None
 
 
 def checked_ns(ns: int | None) -> int | None:
@@ -175,12 +199,36 @@ def nearest_ns(ns: int) -> int:
 
 
 def as_content(data: Any, what: str = "content") -> bytes:
-    """Return bytes-like data as bytes; raise TypeError for anything else: bytes(5) is five NULs."""
+    """Return the bytes of a buffer: bytearray, memoryview, array.array, mmap, an array of numpy.
+
+    What is not contiguous is copied in C order, as `bytes` does it.
+    raises  TypeError for anything else: bytes(5) is five NULs, and a number of numpy is a buffer,
+            too
+    """
     if type(data) is bytes:
         return data
-    if not isinstance(data, bytes | bytearray | memoryview):
-        raise TypeError(f"{what} is bytes, not {type(data).__name__}")
-    return bytes(data)
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    try:
+        view = memoryview(data)
+    except TypeError:
+        raise TypeError(f"{what} is bytes, not {type(data).__name__}") from None
+    with view:
+        if view.ndim == 0 or "O" in view.format:
+            of = "Python objects" if view.ndim else "one number, without a length"
+            raise TypeError(f"{what} is bytes, not {type(data).__name__} of {of}")
+        return view.tobytes()
+
+
+def byte_count(data: Any) -> int:
+    """Return the bytes that `as_content` makes of data, or its length, if it has just that."""
+    if isinstance(data, bytes | bytearray):
+        return len(data)
+    try:
+        with memoryview(data) as view:
+            return view.nbytes
+    except (TypeError, ValueError, BufferError):
+        return len(data)
 
 
 def as_int(number: Any, what: str, least: int | None = None, most: int | None = None) -> int:

@@ -39,7 +39,7 @@ from winkfs.container.table import CTIME, FileTable
 from winkfs.entry import FileType
 from winkfs.errors import NameTooLong, Refusal
 from winkfs.names import INODE, Name, inode_keys
-from winkfs.units import as_content, shown, to_ns
+from winkfs.units import as_content, byte_count, shown, to_ns
 
 if TYPE_CHECKING:
     from winkformats.disk.storage import Buffer
@@ -163,7 +163,8 @@ class BulkPut:
             if len(batch) == start:
                 return
             try:
-                size += sum(map(len, map(CONTENT, batch[start:])))
+                plain = isinstance(CONTENT(batch[start]), bytes | bytearray)
+                size += sum(map(len if plain else byte_count, map(CONTENT, batch[start:])))
             except (TypeError, IndexError):  # not bytes: making columns raises
                 return
 

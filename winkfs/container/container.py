@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from winkformats.disk.storage import Storage
 from winkformats.kv.superblock import Superblock
@@ -47,9 +47,10 @@ from winkfs.names import (
 )
 from winkfs.reader import Problem, Reader
 from winkfs.stores.kinds import refuse_other
-from winkfs.units import as_content, as_int, checked_ns, shown, to_ns
+from winkfs.units import Time, as_content, as_int, checked_ns, shown, to_ns
 
-Data = bytes | bytearray | memoryview
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Data
 
 
 def create(
@@ -369,8 +370,8 @@ class Container(Handle, Reader):
 
     def scan(
         self,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         prefix: Name = "",
         *,
         where: str | None = None,
@@ -378,7 +379,8 @@ class Container(Handle, Reader):
     ) -> Iterator[Entry]:
         """Yield the files in disk order, as of the call: later changes are not visible.
 
-        since, until  mtime in seconds, inclusive and exclusive; the time index narrows an ao scan
+        since, until  mtime in seconds, or a datetime, inclusive and exclusive; the time index
+                      narrows an ao scan
         prefix        only names that start with it
         where         a condition as in WHERE of SQL: "lang = 'de' and score > 0.5"; on columns,
                       path, size and mtime, evaluated on the catalog. Raises ValueError
@@ -423,7 +425,7 @@ class Container(Handle, Reader):
         self,
         name: Name,
         data: Data,
-        mtime: float | None = None,
+        mtime: Time | None = None,
         ftype: int = FileType.FILE,
         exclusive: bool = False,
         *,
@@ -435,9 +437,11 @@ class Container(Handle, Reader):
     ) -> None:
         """Create or replace a file with this content.
 
-        mtime      seconds since the epoch; None: now. mtime_ns: the same in nanoseconds, exact.
-                   Beyond the years 1677 to 2262 the nearest time in them is stored, of which
-                   `close` warns once
+        data       bytes or any other buffer: bytearray, memoryview, array.array, mmap, an array of
+                   numpy; what is not contiguous is copied in C order
+        mtime      seconds since the epoch, or a datetime, in local time if it has no zone; None:
+                   now. mtime_ns: the same in nanoseconds, exact. Beyond the years 1677 to 2262 the
+                   nearest time in them is stored, of which `close` warns once
         mode, uid, gid  kept where they differ from the defaults (0644, the container's owner); mode
                    up to 07777
         columns    values: {"lang": "de", "score": 0.93}; those that are missing, or None, are null
@@ -589,12 +593,13 @@ class Container(Handle, Reader):
     def utime(
         self,
         name: Name,
-        mtime: float | None = None,
+        mtime: Time | None = None,
         *,
         mtime_ns: int | None = None,
         ctime_ns: int | None = None,
     ) -> None:
-        """Set the mtime: seconds, or exact nanoseconds; None: now. Raises PermissionError (ao).
+        """Set the mtime: seconds or a datetime, or exact nanoseconds; None: now. Raises
+        PermissionError (ao).
 
         ctime_ns  when it was set; None: now
         """

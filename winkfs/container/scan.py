@@ -39,7 +39,7 @@ from winkfs.container.survey import DENSE_BYTES, SPAN_BYTES, TABLE_FILES, Decode
 from winkfs.container.table import FileTable
 from winkfs.entry import Entry, OpenEntry, default_mode, entries
 from winkfs.names import name_of, to_str, to_strs
-from winkfs.units import to_ns
+from winkfs.units import Time, to_ns
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -186,8 +186,8 @@ class Window:
 def scan(
     store: Store,
     lock: Any,
-    since: float | None,
-    until: float | None,
+    since: Time | None,
+    until: Time | None,
     prefix: bytes,
     problem: Callable[[CorruptError], None] | None,
     without: Int64 | None = None,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from winkfs.access import close_at_end
 from winkfs.container.bulk import Row
-from winkfs.container.container import Container, Data
+from winkfs.container.container import Container
 from winkfs.container.ondisk.compressed import NONE, level_of
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
@@ -20,6 +20,10 @@ from winkfs.entry import Entry, FileType
 from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import Problem
+from winkfs.units import Time
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Data
 
 WHOLE_FILES_ONLY = "a data set takes whole files only: put the file anew"
 
@@ -195,7 +199,7 @@ class Dataset(DatasetReading):
         self,
         name: Name,
         data: Data,
-        mtime: float | None = None,
+        mtime: Time | None = None,
         ftype: int = FileType.FILE,
         exclusive: bool = False,
         **attributes: Any,
@@ -314,8 +318,8 @@ class Dataset(DatasetReading):
 
     def scan(
         self,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         prefix: Name = "",
         *,
         where: str | None = None,

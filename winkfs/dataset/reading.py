@@ -45,7 +45,7 @@ from winkfs.names import (
     to_strs,
 )
 from winkfs.reader import Problem, Reader
-from winkfs.units import to_ns
+from winkfs.units import Time, to_ns
 
 MAX_OPEN: Final = 100  # containers kept open, with four or five descriptors each
 
@@ -442,8 +442,8 @@ class DatasetReading(Reader):
 
     def scan(
         self,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         prefix: Name = "",
         *,
         where: str | None = None,
@@ -531,8 +531,8 @@ class DatasetReading(Reader):
         self,
         shards: Sequence[Shard],
         handles: Handles,
-        since: float | None,
-        until: float | None,
+        since: Time | None,
+        until: Time | None,
         prefix: Name,
         where: str | None,
         problem: Problem | None,

@@ -31,7 +31,7 @@ from winkfs.names import PARTIAL, Name, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.stores.batches import batched
 from winkfs.stores.kinds import refuse_other
-from winkfs.units import MICRO, NANO
+from winkfs.units import MICRO, NANO, Time, to_ns
 
 Progress = Callable[[int], None]
 Ids = npt.NDArray[Any]
@@ -264,18 +264,18 @@ class Records(Reader):
 
     def scan(
         self,
-        since: float | None = None,
-        until: float | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
         prefix: Name = "",
         *,
         problem: Problem | None = None,
     ) -> Iterator[Entry]:
-        begin = to_str(prefix)
+        begin, low, high = to_str(prefix), to_ns(since), to_ns(until)
         for row in self.rows():
             if row.id.startswith(begin):
                 entry = self._entry(row)
-                seconds = entry.mtime_ns / NANO
-                if (since is None or since <= seconds) and (until is None or seconds < until):
+                ns = entry.mtime_ns
+                if (low is None or low <= ns) and (high is None or ns < high):
                     yield entry
 
     def stat(self, name: Name) -> Entry:

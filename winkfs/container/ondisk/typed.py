@@ -32,6 +32,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from winkfs.units import as_content
+
 Schema = Mapping[str, str]
 Texts = list[bytes | None]
 TYPES: Final = (
@@ -378,9 +380,7 @@ def _json(items: list[Any]) -> bytes:
 
 
 def _bytes_text(value: Any) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise TypeError
-    return bytes(value)
+    return as_content(value)
 
 
 def _to_int(text: bytes) -> int:

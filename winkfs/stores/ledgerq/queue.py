@@ -36,7 +36,7 @@ from winkfs.stores.ledgerq.cursor import (
     later,
 )
 from winkfs.stores.ledgerq.tail import Defaults, NewMessage, Rotation
-from winkfs.units import as_int, as_timeout, span_ns, to_ns
+from winkfs.units import Time, as_int, as_timeout, span_ns, to_ns
 
 POLL_SECONDS: Final = 0.02  # between attempts of a stream to pop
 STARVED_SECONDS: Final = 30.0  # after which a message of low priority comes first
@@ -553,9 +553,9 @@ class Queue(StoreHandle):
         firsts = (segment.first for segment in self.files.segments.values() if segment.first)
         return max(min(id, self._tail.next_id), next(firsts, self._tail.next_id))
 
-    def seek_time(self, seconds: float, *, consumer: str = MAIN) -> int:
-        """Move a consumer to the first message pushed at `seconds` since the epoch or later -> its
-        id.
+    def seek_time(self, seconds: Time, *, consumer: str = MAIN) -> int:
+        """Move a consumer to the first message pushed at `seconds` since the epoch, or a datetime,
+        or later -> its id.
 
         cost  a read of each index the first time, and of 4 KiB
         """
