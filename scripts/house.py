@@ -167,7 +167,7 @@ ROWS = (
     ("dataset", "results"),
     ("archive",),
     ("container",),
-    ("winkfs",),
+    ("winkfs", "pythonic"),
     ("winkformats", "winkmount"),
 )
 PURPOSE = {
@@ -181,6 +181,7 @@ PURPOSE = {
     "results": "digest sets and orders",
     "archive": "pack, unpack, tar, WARC",
     "container": "one container: read, write, recover, verify",
+    "pythonic": "a store as a dict, as files, as paths",
     "winkfs": "API, registry, errors, names, units",
     "winkformats": "bytes: kvseq, hindex, perm, the seam to the disk",
     "winkmount": "FUSE over any Source",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from winkfs.errors import DatasetConflict as DatasetConflict
     from winkfs.errors import FileExists as FileExists
     from winkfs.errors import FormatError as FormatError
+    from winkfs.errors import IsDirectory as IsDirectory
     from winkfs.errors import Locked as Locked
     from winkfs.errors import NameTooLong as NameTooLong
     from winkfs.errors import NoSuchFile as NoSuchFile
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from winkfs.errors import WinkError as WinkError
     from winkfs.names import name_of_path as name_of_path
     from winkfs.names import path_of as path_of
+    from winkfs.pythonic.path import WinkPath as WinkPath
     from winkfs.reader import Reader as Reader
     from winkfs.registry import open as open
     from winkfs.registry import pack as pack
@@ -56,6 +58,7 @@ _HOMES = {
     "FileExists": "errors",
     "FileType": "entry",
     "FormatError": "errors",
+    "IsDirectory": "errors",
     "Locked": "errors",
     "NameTooLong": "errors",
     "NoSuchFile": "errors",
@@ -70,6 +73,7 @@ _HOMES = {
     "StalePlan": "errors",
     "Stat": "entry",
     "WinkError": "errors",
+    "WinkPath": "pythonic.path",
     "backup": "archive.backup",
     "create": "container.container",
     "name_of_path": "names",

@@ -64,6 +64,12 @@ class NotDirectory(Refusal, NotADirectoryError):
     number = errno.ENOTDIR
 
 
+class IsDirectory(Refusal, IsADirectoryError):
+    """A file is needed, and the path is that of a directory."""
+
+    number = errno.EISDIR
+
+
 class FileExists(Refusal, FileExistsError):
     """The name, or the container, exists already."""
 

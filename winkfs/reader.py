@@ -8,18 +8,35 @@ from __future__ import annotations
 import errno
 import fnmatch
 import io
+import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, Final, Literal, overload
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, overload
 
 from winkformats.closing import Closing
 from winkformats.errors import CorruptError
 from winkfs.entry import Entry, FileReader, FileType, Stat
 from winkfs.errors import NoSuchFile, NoSuchKey, NotDirectory, Refusal
 from winkfs.names import NO_NAME, OWN, SELF, Name, name_at, name_below, path_of, to_bytes, to_str
+from winkfs.pythonic.files import (
+    FileWriter,
+    Mode,
+    TextWriter,
+    check_options,
+    check_text,
+    parse_mode,
+)
+from winkfs.pythonic.views import Items, Values
 from winkfs.units import Time, as_int
 
+if TYPE_CHECKING:
+    from winkfs.pythonic.path import WinkPath
+
+T = TypeVar("T")
+ReadBytes = Literal["rb", "br"]
+WriteBytes = Literal["wb", "bw", "xb", "bx", "ab", "ba"]
+Text = Literal["r", "rt", "tr", "w", "wt", "tw", "x", "xt", "tx", "a", "at", "ta"]
 Problem = Callable[[CorruptError], None]
 BUFFER: Final = 1 << 30  # bytes of the largest buffer of a file object
 
@@ -131,28 +148,114 @@ class Reader(Closing):
         """Yield the contents of many files, in the order of the names. Raises as `read` does."""
         return map(self.read, names)
 
+    # --- as a dict ---
+
+    @overload
+    def get(self, name: Name) -> bytes | None: ...
+    @overload
+    def get(self, name: Name, default: T) -> bytes | T: ...
+    def get(self, name: Name, default: Any = None) -> Any:
+        """Return the content; `default` if there is no such file. Raises CorruptError."""
+        try:
+            return self.read(name)
+        except FileNotFoundError:
+            return default
+
+    def keys(self) -> KeysView[str]:
+        """Return a view of the names, as that of a dict."""
+        return KeysView(self)  # it needs len, iteration and `in`
+
+    def items(self) -> Items:
+        """Return a view of (name, content), in the order of the names, which reads in bulk.
+
+        A file that is deleted while others are read is left out. Memory: 8 MiB of contents, or the
+        largest file.
+        """
+        return Items(self)
+
+    def values(self) -> Values:
+        """Return a view of the contents, as `items`."""
+        return Values(self)
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """Yield name and size of each file, in the order of `names`, as of the call."""
+        return ((entry.name, entry.size) for entry in self.scan())
+
+    # --- as files ---
+
     @overload
     def open_file(  # type: ignore[overload-overlap]  # of all ints 0 alone makes no buffer
-        self, name: Name, mode: str = ..., *, buffering: Literal[0]
+        self, name: Name, mode: ReadBytes = ..., *, buffering: Literal[0]
     ) -> FileReader: ...
     @overload
-    def open_file(self, name: Name, mode: str = ..., buffering: int = ...) -> io.BufferedReader: ...
     def open_file(
-        self, name: Name, mode: str = "rb", buffering: int = -1
-    ) -> FileReader | io.BufferedReader:
-        """Open a file as a seekable binary file object for reading.
+        self, name: Name, mode: ReadBytes = ..., buffering: int = ...
+    ) -> io.BufferedReader: ...
+    @overload
+    def open_file(
+        self, name: Name, mode: WriteBytes, buffering: int = ..., **options: Any
+    ) -> FileWriter: ...
+    @overload
+    def open_file(
+        self, name: Name, mode: Text, buffering: int = ..., encoding: str | None = ...,
+        errors: str | None = ..., newline: str | None = ..., **options: Any,
+    ) -> io.TextIOWrapper: ...  # fmt: skip
+    @overload
+    def open_file(self, name: Name, mode: str, buffering: int = ..., **options: Any) -> Any: ...
+    def open_file(
+        self,
+        name: Name,
+        mode: str = "rb",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        **options: Any,
+    ) -> FileReader | io.BufferedReader | io.TextIOWrapper | FileWriter:
+        """Open a file as a seekable file object, as `open` does.
 
-        buffering  bytes of its buffer; 0: none, each read goes to the store; -1: the best size
-        raises     FileNotFoundError; CorruptError; ValueError for any mode but "rb"
+        mode       rb, wb, xb, ab; r, w, x, a: text. What is written is stored at once by `close`,
+                   as `put` does it; a `with` block that ends with an exception stores nothing
+        buffering  bytes of the buffer of a binary file that is read; 0: none, each read goes to the
+                   store; -1: the best size
+        encoding   of text, "utf-8" by default; errors, newline: as those of `open`
+        options    of a file that is written whole: mtime, permissions, columns, as `put` has them
+        raises     FileNotFoundError; CorruptError; FileExistsError (x; also from `close`);
+                   ReadOnly; ValueError
         """
-        if mode not in ("rb", "br"):
-            use = f"use {self.changed_by}" if set(mode) & set("wax+") else "text: io.TextIOWrapper"
-            raise ValueError(f"mode must be 'rb', not {mode!r}: {use}")
+        if mode == "rb" and not (encoding or errors or newline or options):
+            return self._open_to_read(name, buffering)
+        how = parse_mode(mode)
+        check_text(how, buffering, encoding, errors, newline)
+        text = {"encoding": encoding or "utf-8", "errors": errors, "newline": newline}
+        if how.action != "r":
+            return self._open_to_write(name, how, text, check_options(options))
+        if options:
+            raise TypeError(f"{next(iter(options))} is of a file that is written")
+        file = self._open_to_read(name, buffering)
+        return io.TextIOWrapper(file, **text) if how.text else file  # type: ignore[arg-type]
+
+    def _open_to_read(self, name: Name, buffering: int) -> FileReader | io.BufferedReader:
         buffering = as_int(buffering, "buffering", -1, BUFFER)
         raw = FileReader(self, to_str(name), self.stat(name).size)
         if buffering == 0:
             return raw
         return io.BufferedReader(raw, buffering if buffering > 1 else raw.best_buffer)
+
+    def _open_to_write(
+        self,
+        name: Name,
+        mode: Mode,
+        text: Mapping[str, str | None],
+        options: Mapping[str, Any],
+    ) -> FileWriter | TextWriter:
+        raise ValueError(f"mode must be 'rb' or 'r', not {mode.action!r}: use {self.changed_by}")
+
+    def __truediv__(self, path: str | os.PathLike[str]) -> WinkPath:
+        """Return a path in the store, with the methods of `pathlib.Path`."""
+        from winkfs.pythonic.path import WinkPath  # late: most programs need none
+
+        return WinkPath(self, path)
 
     def readlink(self, name: Name) -> str:
         """Return the target of a symbolic link.
@@ -197,7 +300,7 @@ class Reader(Closing):
         raises  FileNotFoundError; NotADirectoryError
         cost    a scan of all that is below
         """
-        directories, files = self._below(to_str(path).strip("/"))
+        directories, files = self.below(to_str(path).strip("/"))
         return sorted(directories | files)
 
     def walk(self, top: Name = "") -> Iterator[tuple[str, list[str], list[str]]]:
@@ -208,7 +311,7 @@ class Reader(Closing):
         root = to_str(top).strip("/")
         name = to_str(name_below(to_bytes(root)))
         tree: dict[str, tuple[set[str], set[str]]] = {root: (set(), set())}
-        for path, is_directory in self._listed(f"{name}/" if root else ""):
+        for path, is_directory in self.paths_below(f"{name}/" if root else ""):
             parent, _, short = path.rpartition("/")
             here, known = parent, parent in tree
             while not known:
@@ -230,7 +333,7 @@ class Reader(Closing):
             below_here = sorted(directories, reverse=True)
             left += [f"{here}/{each}" if here else each for each in below_here]
 
-    def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
+    def paths_below(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
         """Yield the paths of names with a prefix, and whether each is a directory."""
         return ((path_of(e.name), e.ftype == FileType.DIR) for e in self.scan(prefix=prefix))
 
@@ -245,13 +348,14 @@ class Reader(Closing):
             raise NoSuchFile("no such file", path)
         return self.stat(name)
 
-    def _below(self, path: str) -> tuple[set[str], set[str]]:
-        """Return the names of directories and of other files directly below a directory."""
+    def below(self, path: str = "") -> tuple[set[str], set[str]]:
+        """Return the names of directories and of other files directly below a directory: see
+        `listdir`."""
         name = to_str(name_below(to_bytes(path)))
         cut = len(path) + 1 if path else 0
         directories: set[str] = set()
         files: set[str] = set()
-        for below, is_directory in self._listed(f"{name}/" if path else ""):
+        for below, is_directory in self.paths_below(f"{name}/" if path else ""):
             short, slash, _ = below[cut:].partition("/")
             (directories if slash or is_directory else files).add(short)
         files -= directories

@@ -287,17 +287,6 @@ def test_open_file_of_nothing(c: Container) -> None:
         assert file.readinto(bytearray(5)) == 0
 
 
-@pytest.mark.parametrize(
-    ("mode", "what"),
-    [("wb", "use put"), ("ab", "use put"), ("r+b", "use put"), ("r", "TextIOWrapper"),
-     ("rt", "TextIOWrapper"), ("", "rb")],
-)  # fmt: skip
-def test_open_file_is_for_reading(mode: str, what: str, c: Container) -> None:
-    c.put("a", b"1")
-    with refused(ValueError, "'rb'", what):
-        c.open_file("a", mode)
-
-
 def test_open_file_is_buffered_as_open_does_it(c: Container) -> None:
     """Lines of an unbuffered file took 7 ms each."""
     data = b"".join(b"line %d\n" % i for i in range(30_000))

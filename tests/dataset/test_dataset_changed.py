@@ -127,3 +127,12 @@ def test_a_writer_that_expects_no_change_is_refused(theirs: str, refused: bool, 
             files.sync()
     assert ("d/1" in stored.files(root)) == refused
     assert not refused or stored.files(root)["d/1"] == b"theirs"
+
+
+def test_its_own_commit_is_no_conflict_with_the_next(root: Path) -> None:
+    with open(root, "a") as files:
+        files.expect_unchanged()
+        for data in (b"1", b"2"):
+            files.put("d/1", data)
+            files.sync()
+    assert stored.files(root)["d/1"] == b"2"

@@ -6,6 +6,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import chain
 from operator import index
@@ -32,6 +33,7 @@ from winkfs.container.ondisk.inode import (
 from winkfs.container.ondisk.typed import USER, check_schema, to_attributes, to_values
 from winkfs.container.read import KEPT_BYTES
 from winkfs.container.scan import scan
+from winkfs.container.table import FileTable
 from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import FileExists, NameTooLong, NoSuchFile
 from winkfs.names import (
@@ -40,12 +42,12 @@ from winkfs.names import (
     literal_prefix,
     matcher,
     name_of,
-    shown_all,
     to_bytes,
     to_str,
     to_strs,
 )
-from winkfs.reader import Problem, Reader
+from winkfs.pythonic.writer import Writer
+from winkfs.reader import Problem
 from winkfs.stores.kinds import refuse_other
 from winkfs.units import Time, as_content, as_int, checked_ns, shown, to_ns
 
@@ -150,7 +152,7 @@ def _offset(offset: int) -> int:
     return as_int(offset, "an offset", 0)
 
 
-class Container(Handle, Reader):
+class Container(Handle, Writer):
     """A filesystem in a few files. One writer, any number of readers; threads may share a handle.
 
     Names are str (surrogateescape) or bytes. Changes are durable, and seen by other processes,
@@ -414,9 +416,12 @@ class Container(Handle, Reader):
         names = chain.from_iterable(to_strs(rows.names) for rows in found)
         return names if glob is None else filter(matcher(glob), names)
 
-    def _listed(self, prefix: str) -> Iterator[tuple[str, bool]]:
-        for rows in self.rows(to_bytes(prefix), None):
-            yield from zip(to_strs(shown_all(rows.names)), rows.directories.tolist(), strict=True)
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        for rows in self.rows(b"", None):
+            yield from zip(to_strs(rows.names), rows.size.tolist(), strict=True)
+
+    def paths_below(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        return chain.from_iterable(map(FileTable.paths, self.rows(to_bytes(prefix), None)))
 
     # --- whole files ---
 
@@ -501,26 +506,42 @@ class Container(Handle, Reader):
         name: Name,
         source: io.RawIOBase | io.BufferedIOBase | Any,
         *,
+        mtime: Time | None = None,
         mtime_ns: int | None = None,
         ftype: int = FileType.FILE,
         mode: int | None = None,
         uid: int | None = None,
         gid: int | None = None,
         xattrs: Mapping[bytes, bytes] | None = None,
+        columns: Mapping[str, Any] | None = None,
     ) -> int:
-        """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB.
+        """Create or replace a file with what `source.read` gives -> bytes. Memory: 1 MiB. For the
+        rest see `put`.
 
         source  may have a method `skip_hole`, called before each read: it passes over a hole at
                 this place -> its bytes, 0: there is none; the container keeps it as one, if it
                 knows holes
         """
         key, ftype = self.key(name), check_ftype(ftype)
-        ns = self.changes.clamped.nearest(mtime_ns, name)
+        ns = self.changes.clamped.nearest(to_ns(mtime) if mtime_ns is None else mtime_ns, name)
         check_directory(ftype, name, 0)
         if not hasattr(source, "read"):
             raise TypeError(f"a source has a method read, which {shown(source)} has not")
+        if columns:
+            xattrs = dict(xattrs or {}) | to_attributes(self.store.schema, columns)
         owner = self.changes.metadata.attrs_for(ftype, mode, uid, gid, xattrs)
         return self.changes.put_stream(key, source, ns, ftype, owner)
+
+    def check_writable(self, name: Name, *, append: bool = False) -> None:
+        with self.lock:
+            self.need_writable()
+            self.key(name)
+
+    def locked(self) -> AbstractContextManager[object]:
+        return self.lock
+
+    def _cut(self, name: Name, size: int) -> None:
+        self.truncate(name, size)
 
     def mkdir(self, name: Name) -> None:
         """Make an entry for a directory. Directories also exist through the names below them."""

@@ -33,6 +33,7 @@ from winkfs.container.ondisk.inode import ATTRS, PERMISSIONS, UINT32
 from winkfs.container.ondisk.typed import Schema, Texts, split
 from winkfs.container.where import BUILTIN, Condition
 from winkfs.entry import DEFAULT_MODES, FileType
+from winkfs.names import shown_all, to_strs
 from winkfs.units import MICRO
 
 COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
@@ -255,6 +256,11 @@ class FileTable:
         """True for directories, bool[n]."""
         directories: Bools = self.kind & 255 == FileType.DIR
         return directories
+
+    def paths(self) -> Iterator[tuple[str, bool]]:
+        """Yield the path of each file, see `winkfs.path_of`, and whether it is a directory."""
+        paths = to_strs(shown_all(self.names))
+        return zip(paths, self.directories.tolist(), strict=True)
 
     @property
     def links(self) -> Bools:

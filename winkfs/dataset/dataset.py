@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -19,6 +20,7 @@ from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.entry import Entry, FileType
 from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
+from winkfs.pythonic.writer import Writer
 from winkfs.reader import Problem
 from winkfs.units import Time
 
@@ -59,7 +61,7 @@ def open(
     return Dataset(path, mode, as_of=as_of, ao=ao, compress=compress)
 
 
-class Dataset(DatasetReading):
+class Dataset(DatasetReading, Writer):
     """An open data set, for any number of writers and readers in processes of their own.
 
     `sync` or `close` publishes all changes as one shard and one generation, atomically; before that
@@ -125,6 +127,8 @@ class Dataset(DatasetReading):
                 self.abort()
                 raise
             self._writer = self._transaction = None
+            if self._decided is not None:  # its own commit is no conflict with the next one
+                self._decided = generation
             self._switch(generation)
             return generation
 
@@ -230,6 +234,16 @@ class Dataset(DatasetReading):
         """Create or replace a file from `source.read` -> bytes: see `Container.put_file`."""
         with self._lock:
             return self._open_writer().container.put_file(name, source, **attributes)
+
+    def check_writable(self, name: Name, *, append: bool = False) -> None:
+        with self._lock:
+            self._open_writer()
+            checked(name)
+            if append:
+                self._whole_only()
+
+    def locked(self) -> AbstractContextManager[object]:
+        return self._lock
 
     def mkdir(self, name: Name) -> None:
         """Create an entry for a directory. Directories also exist through the names below them."""

@@ -477,6 +477,19 @@ class DatasetReading(Reader):
             names = (entry.name for entry in entries)
         return names if glob is None else filter(matcher(glob), names)
 
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        found = self.rows(b"", None)
+        if found is None:
+            return super().sizes()
+        parts = (zip(to_strs(rows.names), rows.size.tolist(), strict=True) for rows in found)
+        return chain.from_iterable(parts)
+
+    def paths_below(self, prefix: str = "") -> Iterator[tuple[str, bool]]:
+        found = self.rows(to_bytes(prefix), None)
+        if found is None:
+            return super().paths_below(prefix)
+        return chain.from_iterable(map(FileTable.paths, found))
+
     def rows(
         self,
         prefix: bytes,
