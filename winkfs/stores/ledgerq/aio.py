@@ -6,10 +6,11 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from winkformats.ledgerq.entry import Message
+from winkfs.aio.threads import Threads, undo
 from winkfs.stores.ledgerq.cursor import MAIN
 from winkfs.stores.ledgerq.queue import POLL_SECONDS, PushOptions, Queue
 from winkfs.units import as_timeout
@@ -32,16 +33,16 @@ class AsyncQueue:
     def __init__(self, path: str, mode: str = "a", **options: Any) -> None:
         """As `Queue`."""
         self.queue = Queue(path, mode, **options)
-        self._threads = ThreadPoolExecutor()  # of calls that pop, or give back
+        self._threads = Threads(f"the queue {path}")
 
     def __repr__(self) -> str:
         return f"Async{self.queue!r}"
 
     async def push(self, payload: bytes, **options: Any) -> int:
-        return await asyncio.to_thread(self.queue.push, payload, **options)
+        return await self._threads.run(self.queue.push, payload, **options)
 
     async def push_many(self, messages: Iterable[bytes | PushOptions], **options: Any) -> range:
-        return await asyncio.to_thread(self.queue.push_many, messages, **options)
+        return await self._threads.run(self.queue.push_many, messages, **options)
 
     async def pop(
         self, *, visible: float | None = None, timeout: float = 0, consumer: str = MAIN
@@ -61,16 +62,16 @@ class AsyncQueue:
         return await self._take(self.queue.pop_many, count, consumer=consumer, visible=visible)
 
     async def ack(self, *ids: int, consumer: str = MAIN) -> int:
-        return await asyncio.to_thread(self.queue.ack, *ids, consumer=consumer)
+        return await self._threads.run(self.queue.ack, *ids, consumer=consumer)
 
     async def nack(self, id: int, reason: str = "", **options: Any) -> bool:
-        return await asyncio.to_thread(self.queue.nack, id, reason, **options)
+        return await self._threads.run(self.queue.nack, id, reason, **options)
 
     async def touch(self, id: int, visible: float, *, consumer: str = MAIN) -> None:
-        await asyncio.to_thread(self.queue.touch, id, visible, consumer=consumer)
+        await self._threads.run(self.queue.touch, id, visible, consumer=consumer)
 
     async def sync(self) -> None:
-        await asyncio.to_thread(self.queue.sync)
+        await self._threads.run(self.queue.sync)
 
     async def stream(
         self, *, timeout: float | None = None, visible: float | None = None, consumer: str = MAIN
@@ -90,19 +91,16 @@ class AsyncQueue:
         try:
             return await asyncio.wrap_future(popped)
         except asyncio.CancelledError:
-            if not popped.cancel():  # it has begun
-                self._threads.submit(self._give_back, popped, consumer)
+            undo(popped, partial(self._give_back, consumer))
             raise
 
-    def _give_back(self, popped: Future[Found], consumer: str) -> None:
-        found = popped.result()
+    def _give_back(self, consumer: str, found: list[Message] | Message | None) -> None:
         messages = found if isinstance(found, list) else [found] if found else []
         self.queue.give_back(*messages, consumer=consumer)
 
     async def close(self) -> None:
-        threads, self._threads = self._threads, ThreadPoolExecutor()
-        await asyncio.to_thread(threads.shutdown)
-        await asyncio.to_thread(self.queue.close)
+        """Wait for the calls that run, and close the queue. Idempotent."""
+        await self._threads.close(self.queue.close)
 
     async def __aenter__(self) -> Self:
         return self
