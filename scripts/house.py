@@ -163,7 +163,8 @@ def outside_disk(known: Mapping[str, Path]) -> list[str]:
 ROWS = (
     ("cli", "pyspark_winkfs"),
     ("spark", "stores"),
-    ("mounting", "arrow"),
+    ("mounting", "fsspec"),
+    ("arrow",),
     ("dataset", "results"),
     ("archive", "aio"),
     ("container",),
@@ -177,6 +178,7 @@ PURPOSE = {
     "stores": "other kinds of store, a folder each",
     "arrow": "files and records as Arrow batches",
     "mounting": "containers and data sets as a mount asks for them",
+    "fsspec": "files of a store for fsspec, and for ratarmount",
     "dataset": "manifests, shards, commits",
     "results": "digest sets and orders",
     "aio": "reads for asyncio, in threads",
@@ -187,7 +189,7 @@ PURPOSE = {
     "winkformats": "bytes: kvseq, hindex, perm, the seam to the disk",
     "winkmount": "FUSE over any Source",
 }
-WIDTH, HEIGHT, BOX, STEP = 900, 660, (330, 44), 80
+WIDTH, HEIGHT, BOX, STEP = 900, 740, (330, 44), 80
 
 
 def room_of(module: str) -> str:

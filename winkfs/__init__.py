@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from winkfs.errors import Refusal as Refusal
     from winkfs.errors import StalePlan as StalePlan
     from winkfs.errors import WinkError as WinkError
+    from winkfs.fsspec.opening import fs as fs
     from winkfs.names import name_of_path as name_of_path
     from winkfs.names import path_of as path_of
     from winkfs.pythonic.path import WinkPath as WinkPath
@@ -76,6 +77,7 @@ _HOMES = {
     "WinkPath": "pythonic.path",
     "backup": "archive.backup",
     "create": "container.container",
+    "fs": "fsspec.opening",
     "name_of_path": "names",
     "open": "registry",
     "pack": "registry",

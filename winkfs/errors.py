@@ -202,7 +202,7 @@ def _send_later(number: int) -> None:
 EXTRAS: Final = {
     "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "pipeline",
     "pandas": "pipeline", "fastwarc": "pipeline", "matplotlib": "pipeline",
-    "zstandard": "compress",
+    "zstandard": "compress", "fsspec": "fsspec",
 }  # fmt: skip
 
 

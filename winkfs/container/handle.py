@@ -215,12 +215,16 @@ class Handle:
         where: str | None = None,
         columns: Sequence[str] = (),
         schema: Schema | None = None,
+        start: bytes = b"",
+        at_once: int | None = None,
     ) -> Iterator[FileTable]:
         """Yield rows of the catalog by prefix of the name and mtime: see `all_rows`.
 
         where    a condition on the files, see `container.where`
         columns  columns of the user whose values the rows contain
         schema   columns that may be used; one that the container lacks is null. None: its own
+        start    the least name
+        at_once  blocks of the catalog that are read together; None: the default
         problem  called with each damaged inode that must be read; its row is left out. None: it is
                  raised as CorruptError
         """
@@ -230,6 +234,7 @@ class Handle:
             condition = None if where is None else parse(where).bound(schema)
             check_columns(columns, schema)
             query = Query.of_prefix(prefix, times, condition, columns)
+            query = query._replace(low=max(prefix, start), at_once=at_once)
             return all_rows(store, self.lock, problem or raise_it, query)
 
     def positions(

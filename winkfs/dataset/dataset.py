@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import numpy as np
 
 from winkfs.access import close_at_end
 from winkfs.container.bulk import Row
 from winkfs.container.container import Container
 from winkfs.container.ondisk.compressed import NONE, level_of
+from winkfs.container.table import ALWAYS, FileTable, Times, joined
 from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, checked
@@ -349,6 +352,31 @@ class Dataset(DatasetReading, Writer):
             rest = self._writer.container.scan(since, until, prefix, where=where, problem=problem)
         return chain((entry for entry in found if entry.name not in gone), rest)
 
-    @property
-    def _changed(self) -> bool:
-        return self._writer is not None
+    def rows(
+        self,
+        prefix: bytes,
+        problem: Problem | None,
+        times: Times = ALWAYS,
+        where: str | None = None,
+        columns: Sequence[str] = (),
+        start: bytes = b"",
+        at_once: int | None = None,
+    ) -> Iterator[FileTable] | None:
+        """Return as `DatasetReading.rows`, with unpublished changes."""
+        with self._lock:
+            found = super().rows(prefix, problem, times, where, columns, start, at_once)
+            if self._writer is None or found is None:
+                return found
+            own, gone, schema = self._writer.container, set(self._writer.gone), self.columns
+            gone.update(name for rows in own.rows(prefix, problem, start=start)
+                        for name in rows.names)  # fmt: skip
+            rest = own.rows(prefix, problem, times, where, columns, schema, start, at_once)
+            owner = own.store.owner
+        return joined([_without(gone, found), (rows.owned(owner) for rows in rest)])
+
+
+def _without(gone: Set[bytes], found: Iterator[FileTable]) -> Iterator[FileTable]:
+    """Yield rows without those of some names."""
+    for rows in found:
+        kept = np.array([name not in gone for name in rows.names], np.bool_)
+        yield rows if kept.all() else rows.take(kept)

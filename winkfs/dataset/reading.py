@@ -497,12 +497,13 @@ class DatasetReading(Reader):
         times: Times = ALWAYS,
         where: str | None = None,
         columns: Sequence[str] = (),
+        start: bytes = b"",
+        at_once: int | None = None,
     ) -> Iterator[FileTable] | None:
         """Return the rows of the visible files with mode and owner, merged in byte order of their
         names: see `Handle.rows`.
 
-        ->    None if more than MAX_OPEN shards would have to be open at once, or there are
-              unpublished changes: use `scan`
+        ->    None if more than MAX_OPEN shards would have to be open at once: use `scan`
         cost  that of the catalogs, and a merge of as many streams as there are shards
         """
         self._check()
@@ -513,16 +514,13 @@ class DatasetReading(Reader):
             chosen = [number for number, shard in enumerate(self._snapshot.shards)
                       if shard.files and self._handles.may_have_prefix(number, prefix)
                       and may_be_from(shard.record, *times)]  # fmt: skip
-        if len(chosen) > MAX_OPEN or self._changed:
+        if len(chosen) > MAX_OPEN:
             return None
-        query = query._replace(at_once=max(AT_ONCE // max(len(chosen), 1), 1))
+        query = query._replace(
+            low=max(prefix, start), at_once=at_once or max(AT_ONCE // max(len(chosen), 1), 1)
+        )
         handles, report = self._handles, problem or raise_it
         return joined([self._rows_of(handles, number, query, report) for number in chosen])
-
-    @property
-    def _changed(self) -> bool:
-        """True if there are changes that are not in a shard yet."""
-        return False
 
     def _rows_of(
         self, handles: Handles, number: int, query: Query, problem: Problem
