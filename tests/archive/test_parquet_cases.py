@@ -167,7 +167,7 @@ def test_columns_that_no_file_has_are_left_out_and_counted(tmp_path: Path) -> No
     ]  # fmt: skip
 
 
-def test_days_go_into_a_timestamp_column_that_is_there(tmp_path: Path) -> None:
+def test_types_are_those_of_columns_that_are_there(tmp_path: Path) -> None:
     path = written(
         tmp_path, day=pa.array([0], pa.int32()).cast(pa.date32()),
         local=pa.array([T], pa.timestamp("s")),
@@ -175,13 +175,14 @@ def test_days_go_into_a_timestamp_column_that_is_there(tmp_path: Path) -> None:
     local = MOMENT.replace(tzinfo=None)
     rows, notes = read(path)
     assert to_values(rows[0].xattrs or {}) == {"day": date(1970, 1, 1), "local": local}
-    known = dict.fromkeys(("day", "local"), "timestamp")
-    rows = list(Table(str(path), notes.append, ParquetColumns(), {}, known).items(by_mtime=False))
-    assert isinstance(rows[0], Row) and not notes
-    assert to_values(rows[0].xattrs or {}) == {
-        "day": datetime(1970, 1, 1, tzinfo=UTC),
-        "local": MOMENT,
-    }
+    for known, wanted in (
+        (dict.fromkeys(("day", "local"), "timestamp"), (datetime(1970, 1, 1, tzinfo=UTC), MOMENT)),
+        ({"day": "datetime", "local": "string"}, (datetime(1970, 1, 1), local)),
+    ):
+        table = Table(str(path), notes.append, ParquetColumns(), {}, known)
+        (row,) = table.items(by_mtime=False)
+        assert isinstance(row, Row) and not notes
+        assert tuple(to_values(row.xattrs or {}).values()) == wanted
 
 
 def test_times_of_96_bits_are_utc_as_spark_writes_them(tmp_path: Path) -> None:

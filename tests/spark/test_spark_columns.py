@@ -261,10 +261,13 @@ def test_a_schema_of_the_user_and_the_option_columns(spark: SparkSession, tmp_pa
     assert {row.path: row.n for row in one} == {
         name: value.get("n") for name, _, _, value in files(30)
     }
-    reader = spark.read.format("winkfs").schema("path string, Good boolean, tags array<string>")
-    assert {row.path: row.Good for row in reader.load(str(tmp_path / "c")).collect()} == {
-        name: value.get("good") for name, _, _, value in files(30)
-    }
+    some = "wide decimal(38,10), day date, vector array<double>, local timestamp_ntz"
+    reader = spark.read.format("winkfs").schema(f"path string, Good boolean, {some}")
+    rows = reader.load(str(tmp_path / "c")).collect()
+    for found, name in (("Good", "good"), ("wide", "wide"), ("day", "day"), ("local", "local")):
+        assert {row.path: row[found] for row in rows} == {
+            path: value.get(name) for path, _, _, value in files(30)
+        }
 
 
 def test_wrong_options_are_reported_in_one_line(spark: SparkSession, root: Path) -> None:
@@ -273,7 +276,11 @@ def test_wrong_options_are_reported_in_one_line(spark: SparkSession, root: Path)
     for where, what in (("n = ", "a value at its end"), ("zz = 1", "no column 'zz'"),
                         ("n = 'x'", "n is int64"), ("", "name of a column")):  # fmt: skip
         assert what in refusal(lambda where=where: load(spark, root, where=where).collect())
-    for schema, what in (("n string", "n is bigint"), ("zz int", "no column 'zz'")):
+    for schema, what in (
+        ("n string", "n is bigint"),
+        ("n decimal(9,2)", "n is bigint"),
+        ("zz int", "no column 'zz'"),
+    ):
         reader = spark.read.format("winkfs").schema(f"path string, {schema}")
         assert what in refusal(lambda reader=reader: reader.load(str(root)).collect())
     assert "no column 'zz'" in refusal(lambda: load(spark, root, columns="path,zz").collect())

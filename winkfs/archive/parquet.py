@@ -15,7 +15,7 @@ from winkformats.errors import FormatError
 from winkfs.archive.items import Item, Note, Notes, clamped
 from winkfs.archive.warc import date_of
 from winkfs.archive.webnames import microseconds
-from winkfs.container.arrow import kind_of_arrow, texts_of_arrow, times_of_arrow
+from winkfs.container.arrow import fits, kind_of_arrow, texts_of_arrow, times_of_arrow
 from winkfs.container.bulk import Row
 from winkfs.container.ondisk.typed import (
     RECORD,
@@ -72,7 +72,7 @@ class Table:
     note     called with each row that cannot be a file, and each column that is left out
     columns  names of its columns
     same     names and values of further columns, of type string, equal in all rows
-    known    the columns of the target: of a date or a time without a zone one may be a timestamp
+    known    the columns of the target, whose types count where they hold the values
     """
 
     def __init__(
@@ -148,9 +148,9 @@ class Table:
             try:
                 if kind is None:
                     raise ValueError(f"column {name} is {form}")
-                in_utc = name in utc or self._known.get(name) == "timestamp"
-                if kind in ("date", "datetime") and in_utc:
-                    kind = "timestamp"
+                known = "timestamp" if name in utc else self._known.get(name)
+                if known is not None and form is not None and fits(form, known):
+                    kind = known
                 check_schema(found | {name: kind})
                 found[name] = kind
             except ValueError as error:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from winkfs.container.ondisk.column import RANGES, Column, is_exact
+from winkfs.container.ondisk.column import RANGES, Column, Lists, is_exact
 from winkfs.container.ondisk.typed import (
     DIGITS,
     LEAST,
@@ -61,7 +61,7 @@ WIDER: Final = frozenset([
 """Types of Arrow, as `kind_of_arrow` returns them, whose values a column of another type takes."""
 
 
-def _fits(form: Any, kind: str) -> bool:
+def fits(form: Any, kind: str) -> bool:
     """Return whether a column takes values of an Arrow type; single values may not fit it."""
     import pyarrow as pa
 
@@ -85,7 +85,7 @@ def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
 
     if array.type == pa.null():
         return [None] * len(array)
-    if not _fits(array.type, kind):
+    if not fits(array.type, kind):
         raise ValueError(f"column {name} is {kind}, not {array.type}: cast it")
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -100,6 +100,8 @@ def texts_of_arrow(name: str, kind: str, array: Any) -> Texts:
             texts = _texts_of_numbers(kind, array.cast(pa.date32()).cast(pa.int32()))
         elif decimal_of(kind):
             texts = _texts_of_decimals(kind, array)
+        elif kind in LISTS:
+            texts = _texts_of_lists(kind, array)
         else:
             write = TO_TEXT[kind]
             texts = [None if value is None else write(value) for value in array.to_pylist()]
@@ -178,6 +180,22 @@ def to_arrow(column: Column) -> Any:
     if kind == "list<string>":
         return pa.array([to_value(kind, text) for text in texts], arrow_type(kind))
     return pa.array(texts, arrow_type(kind))
+
+
+def _texts_of_lists(kind: str, array: Any) -> Texts:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    whole = array.cast(pa.large_list(arrow_type(LISTS[kind])))
+    flat = whole.flatten()  # without those of null lists
+    lengths = pc.list_value_length(whole).fill_null(0).to_numpy()
+    valid = flat.is_valid().to_numpy(zero_copy_only=False)
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    texts: Texts = list(Lists(ends, flat.fill_null(0).to_numpy(), valid).texts())
+    there = whole.is_valid().to_pylist()
+    return [text if ok else None for text, ok in zip(texts, there, strict=True)]
 
 
 def _decimals(column: Column) -> Any:

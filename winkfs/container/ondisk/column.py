@@ -14,7 +14,6 @@ Without codes the words are those of the rows, in order.
 from __future__ import annotations
 
 import itertools
-import json
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from winkfs.container.ondisk.typed import (
     decimal_of,
     decimal_text,
     is_number,
+    json_of,
     scaled,
     to_value,
 )
@@ -76,7 +76,7 @@ class Lists:
         for place in np.flatnonzero(~self.valid).tolist():
             items[place] = None
         cuts = itertools.pairwise(self.ends.tolist())
-        return [json.dumps(items[a:b], separators=(",", ":")).encode() for a, b in cuts]
+        return [json_of(items[a:b]) for a, b in cuts]
 
     def rows(self, numbers: Int64, valid: Bools) -> Lists:
         """Return the lists with these numbers; an empty one where it is not valid."""

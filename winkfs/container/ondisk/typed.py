@@ -357,7 +357,7 @@ def _list_text(value: Any) -> bytes:
     items = _listed(value)
     if not all(item is None or isinstance(item, str) for item in items):
         raise TypeError
-    return _json(items)
+    return json_of(items)
 
 
 def _numbers_text(value: Any) -> bytes:
@@ -365,18 +365,22 @@ def _numbers_text(value: Any) -> bytes:
     for item in items:
         if item is not None:
             _number_text(item)
-    return _json([None if item is None else int(item) for item in items])
+    return json_of([None if item is None else int(item) for item in items])
 
 
 def _floats_text(value: Any) -> bytes:
     items = _listed(value)
     if any(isinstance(item, str | bytes | bool | np.bool_) for item in items):
         raise TypeError
-    return _json([None if item is None else float(item) for item in items])
+    return json_of([None if item is None else float(item) for item in items])
 
 
-def _json(items: list[Any]) -> bytes:
-    return json.dumps(items, ensure_ascii=False, separators=(",", ":")).encode()
+ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def json_of(items: list[Any]) -> bytes:
+    """Return the text of a list of strings or numbers, None: null."""
+    return ENCODER.encode(items).encode()
 
 
 def _bytes_text(value: Any) -> bytes:
