@@ -90,7 +90,7 @@ class Shelf(Records):
         found = [row for row in self._rows.values() if row.file in files]
         yield from sorted(found, key=lambda r: (int(r.file[:-4]), r.offset))
 
-    def parts(self):
+    def data_files(self):
         return [Part(n, os.path.getsize(os.path.join(self.base, n))) for n in self._files()]
 
     def _check(self, id):

@@ -11,13 +11,15 @@ import io
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, overload
 
 from winkformats.closing import Closing
 from winkformats.errors import CorruptError
 from winkfs.entry import Entry, FileReader, FileType, Stat
-from winkfs.errors import NoSuchFile, NoSuchKey, NotDirectory, Refusal
+from winkfs.errors import NoSuchFile, NoSuchKey, NotDirectory, Refusal, need
 from winkfs.names import NO_NAME, OWN, SELF, Name, name_at, name_below, path_of, to_bytes, to_str
 from winkfs.pythonic.files import (
     FileWriter,
@@ -31,6 +33,9 @@ from winkfs.pythonic.views import Items, Values
 from winkfs.units import Time, as_int
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from winkfs.arrow.reading import Part
     from winkfs.pythonic.path import WinkPath
 
 T = TypeVar("T")
@@ -38,6 +43,9 @@ ReadBytes = Literal["rb", "br"]
 WriteBytes = Literal["wb", "bw", "xb", "bx", "ab", "ba"]
 Text = Literal["r", "rt", "tr", "w", "wt", "tw", "x", "xt", "tx", "a", "at", "ta"]
 Problem = Callable[[CorruptError], None]
+Content = bool | Literal["ref"]
+Order = Literal["disk", "name"] | None
+BATCH_BYTES: Final = 4 << 20  # of content in an Arrow batch
 BUFFER: Final = 1 << 30  # bytes of the largest buffer of a file object
 
 
@@ -276,6 +284,95 @@ class Reader(Closing):
             if match is None or match(entry.name):
                 yield entry.name
 
+    # --- Arrow ---
+
+    def to_batches(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        where: str | None = None,
+        prefix: Name = "",
+        since: float | None = None,
+        until: float | None = None,
+        content: Content = True,
+        batch_bytes: int = BATCH_BYTES,
+        order: Order = None,
+        include_dirs: bool = False,
+        problem: Callable[[str], None] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Return the files as of the call, in Arrow batches.
+
+        columns      `path`, `size`, `mtime` (microseconds, UTC), `content`, columns of the user, or
+                     `name_raw` (bytes), `mtime_ns`, `ftype`, `mode`, `ref`; None: path, size,
+                     mtime, those of the user, and what `content` has
+        where, prefix, since, until  see `Container.scan`
+        content      with `columns` None: True adds `content`, False does not; "ref" adds `ref`, a
+                     number for `read_rows`
+        batch_bytes  bytes of content in a batch; a larger file is alone in its batch
+        order        "disk": as the files lie, which is fastest; "name": byte order; None: disk if
+                     contents are read. A writer reads by name
+        include_dirs directories and symbolic links, too
+        problem      called with a line for each damaged or too large file, which is left out; None:
+                     it raises
+        raises       ValueError; Refusal without pyarrow; while batches are read: CorruptError;
+                     StalePlan if a compaction replaced the container; OSError
+        cost         `where` is evaluated on the catalog; memory: two batches, and 8 bytes a file
+                     in disk order
+        """
+        reading = need_arrow()
+        asked = reading.wanted(
+            self, columns, where, prefix, since, until, content, batch_bytes, include_dirs, problem
+        )
+        found: pa.RecordBatchReader = reading.to_batches(self, asked, order)
+        return found
+
+    def to_arrow(self, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
+        """Return the files as an Arrow table: see `to_batches` for the options."""
+        return self.to_batches(columns, **options).read_all()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return all files as a stream, for Arrow, Polars, DuckDB and others: see `to_batches`."""
+        return self.to_batches().__arrow_c_stream__(requested_schema)
+
+    def parts(
+        self,
+        n: int,
+        columns: Sequence[str] | None = None,
+        *,
+        where: str | None = None,
+        prefix: Name = "",
+        since: float | None = None,
+        until: float | None = None,
+        content: Content = True,
+        batch_bytes: int = BATCH_BYTES,
+        include_dirs: bool = False,
+    ) -> list[Part]:
+        """Divide the files into at most n parts of about equal bytes, for as many processes.
+
+        A part can be pickled; it has `to_batches()`, `to_arrow()` and `schema`, and opens the store
+        where it is read, at the state of this call. For the options see `to_batches`.
+        """
+        reading = need_arrow()
+        asked = reading.wanted(
+            self, columns, where, prefix, since, until, content, batch_bytes, include_dirs
+        )
+        found: list[Part] = reading.parts(self, asked, n)
+        return found
+
+    def read_rows(
+        self, refs: Any, columns: Sequence[str] | None = None, *, content: bool = True
+    ) -> pa.Table:
+        """Return files by their references, in the order of these: numbers of the column `ref`
+        that `to_batches(content="ref")` of this reader had.
+
+        columns, content  see `to_batches`
+        raises            ValueError for a reference to no file; CorruptError; OSError
+        cost              files that lie together are read together
+        """
+        reading = need_arrow()
+        asked = reading.wanted(self, columns, None, "", None, None, content, BATCH_BYTES, True)
+        return reading.read_rows(self, refs, asked)
+
     # --- names as paths, see `winkfs.path_of` ---
 
     def exists(self, path: Name) -> bool:
@@ -365,3 +462,9 @@ class Reader(Closing):
         elif path and self._stat_at(path).ftype != FileType.DIR:
             raise NotDirectory("not a directory", path)
         return directories, files
+
+
+def need_arrow() -> ModuleType:
+    """Return the module that reads as Arrow batches. Raises Refusal without pyarrow."""
+    need("pyarrow", "Arrow batches")
+    return import_module("winkfs.arrow.reading")

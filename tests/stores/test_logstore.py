@@ -459,7 +459,7 @@ def test_a_log_store_is_a_kind_of_store(path: str) -> None:
         assert {row.id: body for row, body in zip(rows, records.bodies(rows), strict=True)} == model
         places = [(row.file, row.offset) for row in rows]
         assert places == sorted(places)
-        apart = [row for part in records.parts() for row in records.rows(part)]
+        apart = [row for part in records.data_files() for row in records.rows(part)]
         assert apart == rows
         assert all(records.row(row.id) == row and row.size == len(model[row.id]) for row in rows)
         assert records.stats()["records"] == len(records) == len(model)

@@ -108,7 +108,7 @@ def test_rows_are_what_some_consumer_has_not_read(tmp_path: Path) -> None:
             with QueueRecords(path) as records:
                 rows = [int(row.id) for row in records.rows()]
                 assert rows == sorted(wanted)
-                parts = records.parts()
+                parts = records.data_files()
                 assert [int(r.id) for part in parts for r in records.rows(part)] == rows
                 rng.shuffle(parts)
                 assert [int(row.id) for row in records.rows(*parts)] == rows

@@ -38,7 +38,7 @@ class Numbered(Records):
     def rows(self, *parts: Part) -> Iterator[Row]:
         return (Row(str(id), 3, "f", 8 * id) for id in self.ids.tolist())
 
-    def parts(self) -> list[Part]:
+    def data_files(self) -> list[Part]:
         return [Part("f", 8 * len(self.ids))]
 
     def row(self, id: str) -> Row:
@@ -156,7 +156,7 @@ def test_rows_go_on_while_a_writer_takes_files_away(kind: str, tmp_path: Path) -
             ids[0]: bodies[0],
             ids[3]: bodies[3],
         }
-        parts = reader.parts()
+        parts = reader.data_files()
         gone = re.sub(r"[0-9](?=[^0-9]*$)", "9", parts[0].file)
         assert {row.id for row in reader.rows(*parts)} == {ids[0], ids[3]}
         assert list(reader.rows(parts[0]._replace(file=gone))) == []

@@ -55,9 +55,9 @@ def binaries(values: Sequence[bytes | memoryview | None]) -> pa.Array:
     return _binary(np.cumsum([0, *sizes], dtype=np.int64), data, len(values), valid)
 
 
-def contents(values: Sequence[bytes | Exception | None]) -> tuple[pa.Array, dict[int, str]]:
-    """Return a binary column, with null for None and errors, and the errors: index -> line."""
-    errors = {i: str(value) for i, value in enumerate(values) if isinstance(value, Exception)}
+def contents(values: Sequence[bytes | Exception | None]) -> tuple[pa.Array, dict[int, Exception]]:
+    """Return a binary column, with null for None and errors, and the errors by index."""
+    errors = {i: value for i, value in enumerate(values) if isinstance(value, Exception)}
     return binaries([None if isinstance(v, Exception) else v for v in values]), errors
 
 

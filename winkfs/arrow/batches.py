@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,7 +15,7 @@ import pyarrow as pa
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkfs.arrow import arrays
-from winkfs.arrow.pieces import Named, Piece, Recorded, batch_ranges
+from winkfs.arrow.pieces import POS_BITS, Named, Piece, Recorded, batch_ranges
 from winkfs.arrow.rows import PieceSource
 from winkfs.container.arrow import to_arrow
 from winkfs.container.table import FileTable
@@ -24,18 +26,25 @@ from winkfs.names import MARK, to_path
 from winkfs.units import MICRO
 
 ROW_BYTES: Final = 128  # approximate bytes of memory of a row beside its content
-ROWS_AT_ONCE: Final = 1 << 13  # rows of an order that are looked up together
+ROWS_AT_ONCE: Final = 1 << 13  # rows that are looked up together
 MODES: Final = np.array(DEFAULT_MODES, np.int32)
+LEAVE: Final = "leave it out by where, and read it with open_file"
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Settings of a task beside its partition.
+    """Settings of a read beside its pieces.
 
-    schema   of the batches, as Spark requires it
-    columns  for each of its fields the column of `options.FIELDS`, or of the user
+    schema   of the batches
+    columns  for each of its fields one of COLUMNS, or a column of the user
+    batch    bytes of content in a batch; a larger content is alone in its batch
+    largest  bytes of the largest content that is read
+    mode     what a damaged or too large file does: RAISE: raises its error; FAILFAST: raises a
+             Refusal that names Spark's options; PERMISSIVE: is a row with `_error`; DROPMALFORMED:
+             is left out
     typed    types of the columns of the user
+    problem  called with a line for each such file that does not raise
     """
 
     schema: pa.Schema
@@ -46,6 +55,7 @@ class Reading:
     verify: bool
     include_dirs: bool
     typed: Mapping[str, str] = field(default_factory=dict)
+    problem: Callable[[str], None] | None = None
 
     @property
     def contents(self) -> bool:
@@ -64,11 +74,7 @@ def batches(reading: Reading, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatc
             yield from _gone(reading, piece)
             continue
         with OpenPiece(reading, piece) as opened:
-            for rows in opened.source.chunks():
-                for part in _cut(reading, rows):
-                    yield from kept(reading, *opened.batch(part))
-                    opened.source.contents.drop()
-            yield from opened.damaged()
+            yield from opened.batches()
 
 
 def _gone(reading: Reading, piece: Piece) -> Iterator[pa.RecordBatch]:
@@ -102,6 +108,49 @@ def _cut(reading: Reading, rows: FileTable) -> Iterator[FileTable]:
     return itertools.starmap(rows.part, batch_ranges(reading.weights(rows.size), reading.batch))
 
 
+def ordered(
+    reading: Reading, pieces: Sequence[Piece], shard: Int64, pos: Int64
+) -> Iterator[pa.RecordBatch]:
+    """Read files in a given order: see `batches`. A file that is not there is left out.
+
+    shard  index into `pieces` of each file, int64[n]
+    pos    positions of the inodes, int64[n]
+    """
+    with ExitStack() as stack:
+        opened: dict[int, OpenPiece] = {}
+        for at in range(0, len(pos), ROWS_AT_ONCE):
+            numbers, places = shard[at : at + ROWS_AT_ONCE], pos[at : at + ROWS_AT_ONCE]
+            parts = []
+            for number in np.unique(numbers).tolist():
+                if number not in opened:
+                    opened[number] = stack.enter_context(OpenPiece(reading, pieces[number]))
+                    opened[number].source.prepare(np.unique(pos[shard == number]))
+                parts.append(opened[number].found(np.flatnonzero(numbers == number), places))
+            yield from _in_order(reading, parts)
+        for one in opened.values():
+            yield from one.damaged()
+
+
+def _in_order(reading: Reading, parts: list[Found]) -> Iterator[pa.RecordBatch]:
+    place = np.concatenate([part.place for part in parts])
+    weight = reading.weights(np.concatenate([part.rows.size for part in parts]))
+    order = np.argsort(place)
+    place = place[order]
+    for at, stop in batch_ranges(weight[order], reading.batch):
+        found, good, places = [], [], []
+        for part in parts:
+            a, b = np.searchsorted(part.place, [place[at], place[stop - 1] + 1]).tolist()
+            if a < b:
+                whole, fine = part.opened.batch(part.rows.take(np.arange(a, b)))
+                found.append(whole)
+                good.append(fine)
+                places.append(part.place[a:b])
+                part.opened.source.contents.drop()
+        back = np.argsort(np.concatenate(places))
+        whole = found[0] if len(found) == 1 else pa.concat_batches(found).take(arrays.column(back))
+        yield from kept(reading, whole, np.concatenate(good)[back])
+
+
 @dataclass(slots=True)
 class Found:
     """Files of one container in an order, and their places in it, ascending."""
@@ -112,12 +161,14 @@ class Found:
 
 
 class OpenPiece:
-    """An open piece."""
+    """An open piece; `source`: what reads it, if that is open already."""
 
-    def __init__(self, reading: Reading, piece: Piece) -> None:
+    def __init__(self, reading: Reading, piece: Piece, source: Any = None) -> None:
         self.reading, self.piece = reading, piece
         self._damaged: list[CorruptError] = []
-        self.source: Any = None
+        self.source = source
+        if source is not None:
+            return
         if isinstance(piece, Recorded):
             from winkfs.arrow.records import RecordsSource
 
@@ -132,7 +183,7 @@ class OpenPiece:
         else:
             self.source = PieceSource(
                 piece, verify=reading.verify, include_dirs=reading.include_dirs,
-                contents=reading.contents, typed=reading.typed, problem=self._problem,
+                contents=reading.contents, typed=reading.typed, problem=self.problem,
             )  # fmt: skip
 
     def __enter__(self) -> OpenPiece:
@@ -141,10 +192,22 @@ class OpenPiece:
     def __exit__(self, *exc: object) -> None:
         self.source.__exit__(*exc)
 
-    def _problem(self, error: CorruptError) -> None:
-        if self.reading.mode == "FAILFAST":
+    def problem(self, error: CorruptError) -> None:
+        """Raise or note damage whose file is not known, as `mode` has it."""
+        if self.reading.mode in ("FAILFAST", "RAISE"):
             raise error
+        if self.reading.problem is not None:
+            self.reading.problem(str(error))
         self._damaged.append(error)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Read all of the piece: see `batches`."""
+        reading = self.reading
+        for rows in self.source.chunks():
+            for part in _cut(reading, rows):
+                yield from kept(reading, *self.batch(part))
+                self.source.contents.drop()
+        yield from self.damaged()
 
     def found(self, places: Int64, pos: Int64) -> Found:
         """Return the rows at pos[places], in that order."""
@@ -192,61 +255,78 @@ class _Batch:
     rows: FileTable
     content: pa.Array | None = None
     modes: pa.Array | None = None
-    errors: dict[int, str] = field(default_factory=dict)
+    errors: dict[int, Exception] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read contents and modes. Raises Refusal under FAILFAST."""
+        """Read contents and modes. Raises Refusal under FAILFAST; the first error under RAISE."""
         reading = self.opened.reading
         if reading.contents:
             self._read_contents()
-        elif reading.mode != "FAILFAST":  # so that the rows are those of a read with contents
-            self._too_large(self.rows.size > reading.largest)
+        elif reading.mode in ("PERMISSIVE", "DROPMALFORMED") and reading.problem is None:
+            self._too_large(self.rows.size > reading.largest)  # as in a read with contents
         if "mode" in reading.columns:
             self._read_modes()
-        if self.errors and reading.mode == "FAILFAST":
-            first = min(self.errors)
-            raise Refusal(
-                f"{to_path(self.rows.name(first))}: {self.errors[first]}; mode=PERMISSIVE gives "
-                "such rows an _error, DROPMALFORMED leaves them out", self.opened.piece.base,
-            )  # fmt: skip
+        if self.errors:
+            self._report()
+
+    def _report(self) -> None:
+        """Raise the first error, or report all, as `mode` has it."""
+        reading = self.opened.reading
+        for i, error in sorted(self.errors.items()):
+            line = f"{to_path(self.rows.name(i))}: {error}"
+            if reading.mode == "RAISE":
+                raise error
+            if reading.mode == "FAILFAST":
+                raise Refusal(
+                    f"{line}; mode=PERMISSIVE gives such rows an _error, DROPMALFORMED leaves them "
+                    "out", self.opened.piece.base,
+                )  # fmt: skip
+            if reading.problem is not None:
+                reading.problem(line)
 
     def _read_contents(self) -> None:
         rows, contents = self.rows, self.opened.source.contents
         largest = self.opened.reading.largest
         if int(rows.size.max()) <= largest:
-            self.content, self.errors = contents.read(rows.pos, rows.pointer, rows.size)
+            self.content, self.errors = contents.of(rows)
             return
         large = rows.size > largest
         small = np.flatnonzero(~large)
-        part, errors = contents.read(rows.pos[small], rows.pointer[small], rows.size[small])
-        self.errors = {int(small[i]): text for i, text in errors.items()}
+        part, errors = contents.of(rows.take(small))
+        self.errors = {int(small[i]): error for i, error in errors.items()}
         self._too_large(large)
         place = np.full(len(rows), len(small))
         place[small] = np.arange(len(small))
         self.content = arrays.taken(pa.concat_arrays([part, pa.nulls(1, pa.binary())]), place)
 
     def _too_large(self, large: Bools) -> None:
-        largest = self.opened.reading.largest
+        reading = self.opened.reading
         for i in np.flatnonzero(large).tolist():
-            size = self.rows.size[i]
-            self.errors[i] = f"{size} bytes, more than maxContentBytes {largest}"
+            what = f"{self.rows.size[i]} bytes, more than maxContentBytes {reading.largest}"
+            name = None
+            if reading.mode == "RAISE":
+                what = (
+                    f"{self.rows.size[i]} bytes, more than the 2 GiB of a value in Arrow: {LEAVE}"
+                )
+                name = to_path(self.rows.name(i))
+            self.errors[i] = Refusal(what, name, number=errno.EFBIG)
 
     def _read_modes(self) -> None:
         modes = MODES[self.rows.ftype]
         unknown = np.zeros(len(modes), bool)
         for i in np.flatnonzero(self.rows.special).tolist():
             try:
-                modes[i] = self.opened.source.contents.mode(int(self.rows.pos[i]))
+                modes[i] = self.opened.source.contents.mode(self.rows, i)
             except CorruptError as error:
                 unknown[i] = True
-                self.errors.setdefault(i, str(error))
+                self.errors.setdefault(i, error)
         self.modes = arrays.column(modes, missing=unknown)
 
     def record(self) -> pa.RecordBatch:
         reading = self.opened.reading
-        values = self.opened.source.values(self.rows) if reading.typed else {}
+        typed = self.opened.source.values(self.rows) if reading.typed else {}
         values = [
-            to_arrow(values[column]) if column in values else COLUMNS[column](self)
+            to_arrow(typed[column]) if column in typed else COLUMNS[column](self)
             for column in reading.columns
         ]
         return pa.RecordBatch.from_arrays(values, schema=reading.schema)
@@ -271,7 +351,8 @@ class _Batch:
     def _errors(self) -> pa.Array:
         if not self.errors:
             return pa.nulls(len(self.rows), pa.string())
-        return arrays.texts([self.errors.get(i) for i in range(len(self.rows))])
+        lines = {i: str(error) for i, error in self.errors.items()}
+        return arrays.texts([lines.get(i) for i in range(len(self.rows))])
 
     def _same(self, value: str | int) -> pa.Array:
         return arrays.same(value, len(self.rows))
@@ -311,6 +392,7 @@ COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
     "_error": _Batch._errors,
     "_container": lambda made: made._same(made.opened.piece.base),
     "_contid": lambda made: made._same(made.opened.piece.contid),
+    "ref": lambda made: arrays.column(made.rows.pos | made.opened.piece.number << POS_BITS),
     "_pos": lambda made: arrays.column(made.rows.pos),
     "_pointer": lambda made: arrays.column(made.rows.pointer),
     "_generation": lambda made: made._same(made.opened.piece.generation),

@@ -7,6 +7,7 @@ process for each query.
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ROW: Final = 256  # weight of a row beside its content, bytes: its path, and work of the engine
 OPEN: Final = 64 << 10  # weight of opening a container, bytes
+POS_BITS: Final = 44  # of a reference that are the position of the inode; above: the shard
 WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)  # of packed numbers
 
 # --- rows ---
@@ -74,6 +76,7 @@ class Piece:
     generation    of the data set
     gone          report its files as deleted
     tombs         with `gone`: instead the names of its tombstones from this position on; 0: none
+    number        of the shard in its snapshot
     """
 
     base: str
@@ -87,6 +90,7 @@ class Piece:
     generation: int = 0
     gone: bool = False
     tombs: int = 0
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +242,23 @@ def listed(whole: Piece, selection: Selection) -> Listed:
         generation=whole.generation, first=selection.prefix, stop=after(selection.prefix),
         selection=selection,
     )  # fmt: skip
+
+
+def divide(parts: Sequence[PlannedPiece], count: int) -> list[tuple[Piece, ...]]:
+    """Divide parts, in their order, into at most `count` lists of pieces of equal weight."""
+    share = sum(part.weight for part in parts) / count
+    tasks: dict[int, list[Piece]] = defaultdict(list)
+    begin = 0
+    for part in parts:
+        end = begin + part.weight
+        number = min(int(begin / share), count - 1)
+        low = 0.0
+        while low < part.weight:
+            last = number == count - 1 or (number + 1) * share >= end
+            high = float(part.weight) if last else (number + 1) * share - begin
+            piece = part.cut(low, high)
+            if piece is not None:
+                tasks[number].append(piece)
+            low, number = high, number + 1
+        begin = end
+    return list(map(tuple, tasks.values()))

@@ -24,7 +24,6 @@ from winkfs.units import MICRO
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from winkformats.arrays import Int64
 
 UNLIMITED: Final = 1 << 62  # bytes of records whose bodies are not read yet
 RECORDS_AT_ONCE: Final = 1 << 16  # numbered records looked up together, and read in file order
@@ -37,7 +36,7 @@ def part_of(store: Records, piece: Recorded, contents: bool) -> PlannedPiece | N
     cost      lists numbered records
     """
     if not store.numbers:
-        files = store.parts()
+        files = store.data_files()
         sizes = np.array([file.size for file in files], np.int64)
         piece = piece.of_files(files)
         return PlannedPiece.of_rows(piece, np.arange(len(files)), sizes, True) if files else None
@@ -133,11 +132,11 @@ class RecordsSource:
         sizes = np.array([row.size for row in rows], np.int64)
         return FileTable.of(names, np.arange(count), 0, sizes, mtimes, kind=FileType.FILE)
 
-    def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
-        """Return bodies of the chunk: see `rows.Contents.read`."""
+    def of(self, rows: FileTable) -> tuple[pa.Array, dict[int, Exception]]:
+        """Return bodies of the chunk: see `rows.Contents.of`."""
         from winkfs.arrow import arrays
 
-        return arrays.contents([self._bodies[at] for at in pos.tolist()])
+        return arrays.contents([self._bodies[at] for at in rows.pos.tolist()])
 
     def values(self, rows: FileTable) -> dict[str, Column]:
         """Return the columns of the store, such as id, file and offset: see
@@ -149,7 +148,7 @@ class RecordsSource:
             for name, kind in self._typed.items()
         }
 
-    def mode(self, pos: int) -> int:
+    def mode(self, rows: FileTable, i: int) -> int:
         return MODE
 
     def drop(self) -> None:

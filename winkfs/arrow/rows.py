@@ -84,12 +84,17 @@ class Contents:
 
     # --- columns ---
 
-    def read(self, pos: Int64, pointer: Int64, size: Int64) -> tuple[pa.Array, dict[int, str]]:
+    def of(self, rows: FileTable) -> tuple[pa.Array, dict[int, Exception]]:
+        """Read the contents of files: see `read`."""
+        return self.read(rows.pos, rows.pointer, rows.size)
+
+    def read(
+        self, pos: Int64, pointer: Int64, size: Int64
+    ) -> tuple[pa.Array, dict[int, Exception]]:
         """Read the contents of n files, in any order: positions of their inodes, `pointer` and
         `size` as in `FileTable`.
 
-        ->      binary[n], less than 2 GiB in all, with null after an error; the errors: index ->
-                line
+        ->      binary[n], less than 2 GiB in all, with null after an error; the errors by index
         """
         found = pa.nulls(len(pos), pa.binary())
         inside = (pointer > EMPTY) & (size >= 0) & (size <= self._end - pointer)
@@ -104,7 +109,7 @@ class Contents:
         alone = np.ones(len(pos), bool)
         alone[chosen] = False
         rest = np.flatnonzero(alone)
-        errors: dict[int, str] = {}
+        errors: dict[int, Exception] = {}
         values = [self._alone(i, pos, pointer, size, errors) for i in rest.tolist()]
         if len(pos) == 1:
             return _single(values[0]), errors
@@ -173,12 +178,12 @@ class Contents:
     # --- one at a time ---
 
     def _alone(
-        self, i: int, pos: Int64, pointer: Int64, size: Int64, errors: dict[int, str]
+        self, i: int, pos: Int64, pointer: Int64, size: Int64, errors: dict[int, Exception]
     ) -> bytes | None:
         try:
             return self.one(int(pos[i]), int(pointer[i]), int(size[i]))
         except CorruptError as error:
-            errors[i] = str(error)
+            errors[i] = error
             return None
 
     def one(self, pos: int, pointer: int, size: int) -> bytes:
@@ -200,9 +205,9 @@ class Contents:
                 "bytes of content", file=self._name, offset=pos, expected=size, found=found
             )
 
-    def mode(self, pos: int) -> int:
+    def mode(self, rows: FileTable, i: int) -> int:
         """Return the permission bits of a file with attributes. Raises CorruptError."""
-        return self.attributes(pos).mode
+        return self.attributes(int(rows.pos[i])).mode
 
     def attributes(self, pos: int) -> Attrs:
         """Return the attributes of a file. Raises CorruptError."""

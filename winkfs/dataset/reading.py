@@ -522,6 +522,16 @@ class DatasetReading(Reader):
         handles, report = self._handles, problem or raise_it
         return joined([self._rows_of(handles, number, query, report) for number in chosen])
 
+    def positions(
+        self, number: int, prefix: bytes, problem: Problem | None, times: Times, where: str | None
+    ) -> Int64:
+        """Return the positions of the inodes of a shard's files that match, hidden ones too: see
+        `Handle.positions`."""
+        with self._lock:
+            self._check()
+            shard = self._handles.container(number)
+            return shard.positions(prefix, problem, times, where, self.columns)
+
     def _rows_of(
         self, handles: Handles, number: int, query: Query, problem: Problem
     ) -> Iterator[FileTable]:

@@ -133,7 +133,7 @@ class Records(Reader):
         """
 
     @abstractmethod
-    def parts(self) -> list[Part]:
+    def data_files(self) -> list[Part]:
         """Return the files with records, which can be read in parallel."""
 
     @abstractmethod

@@ -247,7 +247,8 @@ def _record_units(store: Records) -> Iterator[Unit]:
             yield Unit("records", store.base, run.size, f"{name}-{run.stop}", ids=ids)
         return
     files = (
-        (os.fsencode(part.file), part.size, store.mtime_ns(part.file)) for part in store.parts()
+        (os.fsencode(part.file), part.size, store.mtime_ns(part.file))
+        for part in store.data_files()
     )
     yield from _joined("records", store.base, files)
 
@@ -322,7 +323,7 @@ class RecordFiles:
             yield from store.between(*unit.ids, lambda what: self._note(Note(where, what, True)))
             return
         files = set(map(os.fsdecode, unit.names))
-        parts = [part for part in store.parts() if part.file in files]
+        parts = [part for part in store.data_files() if part.file in files]
         if parts:
             yield from store.rows(*parts)
 

@@ -129,7 +129,7 @@ class _Fetch:
             source.drop()
             places.append(rows)
             contents.append(found)
-            errors |= {int(rows[i]): text for i, text in wrong.items()}
+            errors |= {int(rows[i]): str(error) for i, error in wrong.items()}
         if errors and self.mode == "FAILFAST":
             from winkfs.errors import Refusal
 

@@ -6,13 +6,12 @@ A task is sent a Scan or an Ordered. Both are small.
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
-from winkfs.arrow.pieces import Piece, PlannedPiece
+from winkfs.arrow.pieces import Piece, PlannedPiece, divide
 
 if TYPE_CHECKING:
     from winkfs.spark.reading.options import Options
@@ -66,19 +65,4 @@ def scans(options: Options, parts: list[PlannedPiece]) -> list[Scan | Ordered]:
     weight = sum(map(attrgetter("weight"), parts))
     rows = sum(len(part.rows) for part in parts if part.rows is not None)
     count = task_count(options, weight, rows)
-    share = weight / count
-    tasks: dict[int, list[Piece]] = defaultdict(list)
-    begin = 0
-    for part in parts:
-        end = begin + part.weight
-        number = min(int(begin / share), count - 1)
-        low = 0.0
-        while low < part.weight:
-            last = number == count - 1 or (number + 1) * share >= end
-            high = float(part.weight) if last else (number + 1) * share - begin
-            piece = part.cut(low, high)
-            if piece is not None:
-                tasks[number].append(piece)
-            low, number = high, number + 1
-        begin = end
-    return list(map(Scan, map(tuple, tasks.values())))
+    return list(map(Scan, divide(parts, count)))

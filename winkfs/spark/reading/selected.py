@@ -13,6 +13,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, raise_it
+from winkfs.arrow.named import FoundStore
 from winkfs.arrow.pieces import (
     OPEN,
     ROW,
@@ -39,7 +40,7 @@ from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.results import orders
 from winkfs.spark.reading.options import Options
 from winkfs.spark.reading.partition import Ordered, Scan, scans, task_count
-from winkfs.spark.reading.stores import FoundStore, shards_of, worth_opening
+from winkfs.spark.reading.stores import shards_of, worth_opening
 
 MAX_SMALL_CATALOG: Final = 64  # blocks of a catalog that is cut between any files, not blocks,
 MIN_TASK_BLOCKS: Final = 8  # if a task has fewer than so many blocks

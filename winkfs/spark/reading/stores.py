@@ -12,13 +12,12 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from winkfs.arrow.named import table_of
-from winkfs.arrow.pieces import OPEN, Named, PlannedPiece, Recorded, weights_of
+from winkfs.arrow.named import FoundStore, is_records
+from winkfs.arrow.named import part_of as named_part
+from winkfs.arrow.pieces import PlannedPiece
 from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, base_of
-from winkfs.registry import Kind, find_kind
+from winkfs.registry import find_kind
 from winkfs.spark.reading.options import ALIASES, FIELDS, REFS, Options, column_of, type_of
 
 if TYPE_CHECKING:
@@ -26,11 +25,6 @@ if TYPE_CHECKING:
 
     from winkfs.dataset.manifest import AsOf
     from winkfs.dataset.shard import Shard
-    from winkfs.reader import Reader
-    from winkfs.stores.records import Records
-
-FoundStore = tuple[Kind, str]
-"""Kind and absolute path of a store."""
 
 
 def stores_of(sources: Iterable[str]) -> list[FoundStore]:
@@ -91,35 +85,10 @@ def part_of(options: Options, contents: bool, store: FoundStore) -> PlannedPiece
     kind, path = store
     if options.as_of is not None:
         raise ValueError(f"{path}: a {kind.name} has no generations: asOf is for a data set")
-    if options.selection.where is not None:
-        raise ValueError(f"{path}: is a {kind.name}: where is for containers and data sets")
-    opener = kind.function("open", path)
-    with opener(path) as reader:
-        if records := _as_records(reader):
-            if options.content == "ref":
-                raise ValueError(f"{path}: content=ref is for containers and data sets")
-            from winkfs.arrow.records import part_of as part_of_records
-
-            chosen = options.selection
-            piece = Recorded(path, 0, 0, True, 0, 0, opener=opener, selection=chosen)
-            return part_of_records(records, piece, contents)
-        found = list(reader.scan())
-    if not options.selection.everything:
-        good = options.selection.chosen(table_of(found)).tolist()
-        found = [stat for stat, one in zip(found, good, strict=True) if one]
-    if not found:
-        return None
-    sizes = np.array([stat.size for stat in found], np.int64)
-    names = tuple(stat.name for stat in found)
-    named = Named(path, 0, 0, False, 0, len(names), names=names, opener=opener)
-    return PlannedPiece(named, OPEN + int(weights_of(sizes, contents).sum()), np.empty(0, np.int64))
-
-
-def _as_records(reader: Reader) -> Records | None:
-    """Return the reader if it is a store of records, else None."""
-    from winkfs.stores.records import Records  # late: most queries do not need it
-
-    return reader if isinstance(reader, Records) else None
+    try:
+        return named_part((kind, path), options.selection, contents, refs=options.content == "ref")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 # --- columns ---
@@ -154,7 +123,7 @@ def _all_records(options: Options) -> bool:
         if kind.has("shards"):
             return False
         with kind.function("open", path)(path) as reader:
-            if _as_records(reader) is None:
+            if not is_records(reader):
                 return False
     return True
 

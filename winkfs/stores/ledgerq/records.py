@@ -112,7 +112,7 @@ class QueueRecords(HandleRecords, Arrivals):
         """Count the unread messages by their ids: expired ones count, too."""
         return sum(len(ids) for ids, _ in self.listing())
 
-    def parts(self) -> list[Part]:
+    def data_files(self) -> list[Part]:
         segments = self.store.files.segments.values()
         return [Part(s.name, s.size) for s in segments if s.first and s.last >= self._low]
 
@@ -174,7 +174,7 @@ class QueueRecords(HandleRecords, Arrivals):
         return changed
 
     def stats(self) -> Mapping[str, Any]:
-        return {"bytes": sum(part.size for part in self.parts())} | self.store.stats()
+        return {"bytes": sum(part.size for part in self.data_files())} | self.store.stats()
 
     # --- by arrival ---
 

@@ -83,7 +83,7 @@ class LogRecords(HandleRecords):
         for some in self.store._view().parts():
             yield some.recids.astype(np.int64), (some.lengths & LENGTH).astype(np.int64)
 
-    def parts(self) -> list[Part]:
+    def data_files(self) -> list[Part]:
         files = self.store._log.files
         return [Part(files.name(n), files.size(n)) for n in self.store._log.numbers]
 

@@ -74,7 +74,7 @@ class MessageRecords(HandleRecords):
             ids = found.ids.astype(">u8").tobytes().hex().encode()
             yield np.frombuffer(ids, f"S{2 * ID}"), found.size
 
-    def parts(self) -> list[Part]:
+    def data_files(self) -> list[Part]:
         segments = sorted(self.store.core.segments.items())
         return [Part(segment.name, segment.valid) for _, segment in segments if segment.count]
 

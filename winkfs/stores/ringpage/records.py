@@ -47,7 +47,7 @@ class RingRecords(HandleRecords):
         offset = self.store.settings.offset(record.page) + record.offset
         return Row(str(record.number), len(record.body), self._file, offset)
 
-    def parts(self) -> list[Part]:
+    def data_files(self) -> list[Part]:
         return [Part(self._file, self.store.live_bytes())]
 
     def row(self, id: str) -> Row:

@@ -1,0 +1,389 @@
+"""Files of any store as Arrow batches, without Spark: `Reader.to_batches` and what goes with it.
+
+A container or a data set is read by pieces, which open it again: so a read stays at its state, and
+its parts can be sent to other processes. By name, and by a writer, files are read through the
+handle that is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from winkformats.arrays import Int64, among
+from winkformats.errors import CorruptError
+from winkfs.arrow import arrays
+from winkfs.arrow.batches import TIMESTAMP, OpenPiece, Reading, batches, ordered
+from winkfs.arrow.named import part_of as named_part
+from winkfs.arrow.named import table_of
+from winkfs.arrow.pieces import (
+    OPEN,
+    POS_BITS,
+    Piece,
+    PlannedPiece,
+    divide,
+    piece_of,
+    weight_of,
+)
+from winkfs.container.arrow import to_arrow
+from winkfs.container.container import Container
+from winkfs.container.handle import check_columns
+from winkfs.container.ondisk.column import Column
+from winkfs.container.ondisk.typed import USER, Texts
+from winkfs.container.selection import Selection
+from winkfs.container.table import MTIME, SIZE, FileTable
+from winkfs.container.where import parse
+from winkfs.dataset.reading import DatasetReading
+from winkfs.dataset.shard import may_be_from, may_begin
+from winkfs.dataset.snapshot import plain_shard
+from winkfs.errors import StalePlan
+from winkfs.names import Name, to_bytes, to_str
+from winkfs.reader import Content, Order, Problem, Reader
+from winkfs.units import LAST, NANO, as_int, to_ns
+
+REOPEN: Final = "sync, and open it for reading"
+Line = Callable[[str], None]
+MOST: Final = 1 << 30  # the largest such number
+LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow can hold
+ENTRIES_AT_ONCE: Final = 1 << 12  # of a scan that become a table
+BUILT_IN: Final = {
+    "path": pa.string(), "size": pa.int64(), "mtime": TIMESTAMP, "content": pa.binary(),
+    "name_raw": pa.binary(), "mtime_ns": pa.int64(), "ftype": pa.int32(), "mode": pa.int32(),
+    "ref": pa.int64(),
+}  # fmt: skip
+USUAL: Final = ("path", "size", "mtime")
+POS_MASK: Final = (1 << POS_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to read of a store: the checked arguments of `Reader.to_batches`."""
+
+    reading: Reading
+    where: str | None
+    prefix: bytes
+    times: tuple[int | None, int | None]
+
+    @property
+    def everything(self) -> bool:
+        return self.where is None and not self.prefix and self.times == (None, None)
+
+    @property
+    def refs(self) -> bool:
+        return "ref" in self.reading.columns
+
+
+def wanted(
+    reader: Reader,
+    columns: Sequence[str] | None,
+    where: str | None,
+    prefix: Name,
+    since: float | None,
+    until: float | None,
+    content: Content,
+    batch_bytes: int,
+    include_dirs: bool,
+    problem: Line | None = None,
+) -> Wanted:
+    """Check the arguments of a read. Raises ValueError; TypeError."""
+    typed = reader.columns
+    if content not in (True, False, "ref"):
+        raise ValueError(f"content is True, False or 'ref', not {content!r}")
+    if isinstance(columns, str):
+        raise TypeError(f"columns is a list of names, not a text: [{columns!r}]")
+    if columns is None:
+        last = {"ref": ("ref",), True: ("content",), False: ()}[content]
+        chosen = (*USUAL, *(name for name in typed if name not in USUAL), *last)
+    else:
+        chosen = (*columns, *(("ref",) if content == "ref" and "ref" not in columns else ()))
+    if twice := {name for name in chosen if chosen.count(name) > 1}:
+        raise ValueError(f"columns has a column twice: {', '.join(sorted(twice))}")
+    check_columns((name for name in chosen if name not in BUILT_IN), {**typed, **BUILT_IN})
+    if where is not None and not isinstance(where, str):
+        raise TypeError(f"where is a text such as \"lang = 'de'\", not {type(where).__name__}")
+    own = {name: kind for name, kind in typed.items() if name in chosen}
+    schema = pa.schema([(name, BUILT_IN.get(name) or arrow_type(typed[name])) for name in chosen])
+    reading = Reading(
+        schema, chosen, as_int(batch_bytes, "batch_bytes", 1, MOST), LARGEST,
+        "RAISE" if problem is None else "DROPMALFORMED", True, include_dirs, own, problem,
+    )  # fmt: skip
+    return Wanted(reading, where, to_bytes(prefix), (to_ns(since), to_ns(until)))
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Return the Arrow type of a column of the user."""
+    return to_arrow(Column.nulls(kind, 0)).type
+
+
+def to_batches(reader: Reader, asked: Wanted, order: Order) -> pa.RecordBatchReader:
+    """Return the batches of a read, as of the call: see `Reader.to_batches`."""
+    if order not in ("disk", "name", None):
+        raise ValueError(f"order is 'disk' or 'name', not {order!r}")
+    if isinstance(reader, Container | DatasetReading):
+        if order == "disk" and reader.writable:
+            raise ValueError(f"{reader.base}: a writer reads by name: {REOPEN}")
+        by_name = order == "name" or reader.writable
+        if by_name or (order is None and not asked.reading.contents and not asked.refs):
+            piece = Piece(reader.base, 0, 0, True, 0, 0)
+            found = OpenPiece(asked.reading, piece, _ByName(reader, asked)).batches()
+            return pa.RecordBatchReader.from_batches(asked.reading.schema, found)
+    elif order == "name":
+        raise ValueError(f"{reader.base}: order='name' is for containers and data sets")
+    found = batches(asked.reading, [_cut(part) for part in planned(reader, asked)])
+    return pa.RecordBatchReader.from_batches(asked.reading.schema, found)
+
+
+def _cut(part: PlannedPiece) -> Piece:
+    """Return all of a part."""
+    piece = part.cut(0, part.weight)
+    assert piece is not None
+    return piece
+
+
+# --- parts ---
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A share of the files of a store, see `Reader.parts`. It can be pickled; each read opens the
+    store anew, where it runs.
+
+    base    of the store
+    weight  approximate bytes that a read takes
+    """
+
+    base: str
+    weight: int
+    reading: Reading
+    pieces: tuple[Piece, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.reading.schema
+
+    def to_batches(self) -> pa.RecordBatchReader:
+        """Return the batches of this part.
+
+        raises  while they are read: CorruptError; StalePlan if the store was replaced; OSError
+        """
+        found = batches(self.reading, self.pieces)
+        return pa.RecordBatchReader.from_batches(self.schema, found)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the files of this part as a table."""
+        return self.to_batches().read_all()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.to_batches().__arrow_c_stream__(requested_schema)
+
+
+def parts(reader: Reader, asked: Wanted, count: int) -> list[Part]:
+    """Divide the files of a store: see `Reader.parts`."""
+    count = as_int(count, "n", 1)
+    if isinstance(reader, Container | DatasetReading) and reader.writable:
+        raise ValueError(f"{reader.base}: a writer has no parts: {REOPEN}")
+    found = planned(reader, asked)
+    if not found:
+        return []
+    weight = sum(part.weight for part in found) // count
+    return [Part(reader.base, weight, asked.reading, some) for some in divide(found, count)]
+
+
+def planned(reader: Reader, asked: Wanted) -> list[PlannedPiece]:
+    """Return the chosen files as pieces, in disk order.
+
+    raises  ValueError; FormatError; OSError
+    cost    a container, or any condition: the positions of its files; else only manifests
+    """
+    if isinstance(reader, Container):
+        return list(_of_container(reader, asked))
+    if isinstance(reader, DatasetReading):
+        return list(_of_dataset(reader, asked))
+    from winkfs.registry import kind_of
+
+    since, until = asked.times
+    where = None if asked.where is None else parse(asked.where)
+    chosen = Selection(prefix=asked.prefix, since=since, until=until, where=where)
+    store = kind_of(reader.base)
+    try:
+        part = named_part(store, chosen, asked.reading.contents, refs=asked.refs)
+    except ValueError as error:
+        raise ValueError(f"{reader.base}: {error}") from None
+    return [part] if part is not None else []
+
+
+def _of_container(reader: Container, asked: Wanted) -> Iterator[PlannedPiece]:
+    with reader.lock:
+        store = reader.settled()
+        shard = plain_shard(store)
+        if asked.everything:
+            pos = store.index.positions()
+        else:
+            problem = _report(asked)
+            pos = reader.positions(asked.prefix, problem, asked.times, asked.where)
+        sizes = np.diff(pos, prepend=store.kv.start)
+    if len(pos):
+        yield PlannedPiece.of_rows(piece_of(shard, 0), pos, sizes, asked.reading.contents)
+
+
+def _of_dataset(reader: DatasetReading, asked: Wanted) -> Iterator[PlannedPiece]:
+    if asked.where is not None:
+        parse(asked.where).bound(reader.columns)  # raises now, not at the first shard
+    contents = asked.reading.contents
+    for number, shard in enumerate(reader.shards):
+        names = shard.record.names
+        if not shard.files or (names is not None and not may_begin(names, asked.prefix)):
+            continue
+        if not may_be_from(shard.record, *asked.times):
+            continue
+        piece = replace(piece_of(shard, reader.generation), number=number)
+        if asked.everything:
+            weight = OPEN + weight_of(shard, contents)
+            yield PlannedPiece(piece, weight, shard.hidden)
+            continue
+        pos = reader.positions(number, asked.prefix, _report(asked), asked.times, asked.where)
+        pos = pos[~among(pos, shard.hidden)]
+        if len(pos):
+            sizes = np.diff(pos, prepend=pos[0])
+            yield PlannedPiece.of_rows(piece, pos, sizes, contents)
+
+
+def _report(asked: Wanted) -> Problem | None:
+    """Return a function that reports damage as a line; None: it is raised."""
+    problem = asked.reading.problem
+    return None if problem is None else lambda error: problem(str(error))
+
+
+# --- rows ---
+
+
+def read_rows(reader: Reader, refs: Any, asked: Wanted) -> pa.Table:
+    """Read files by their references: see `Reader.read_rows`."""
+    if not isinstance(reader, Container | DatasetReading) or reader.writable:
+        raise ValueError(f"{reader.base}: read_rows is for containers and data sets, for reading")
+    found = _numbers(refs)
+    shard, pos = found >> POS_BITS, found & POS_MASK
+    if isinstance(reader, Container):
+        with reader.lock:
+            pieces = [piece_of(plain_shard(reader.settled()), 0)]
+    else:
+        generation = reader.generation
+        pieces = [
+            replace(piece_of(one, generation), number=number)
+            for number, one in enumerate(reader.shards)
+        ]
+    if len(found) and not (int(shard.min()) >= 0 and int(shard.max()) < len(pieces)):
+        raise ValueError(f"{reader.base}: a reference to no file: {int(found[shard.argmax()])}")
+    table = pa.Table.from_batches(
+        ordered(asked.reading, pieces, shard, pos), schema=asked.reading.schema
+    )
+    if len(table) < len(found) and asked.reading.problem is None:
+        raise ValueError(f"{reader.base}: there is no file at {len(found) - len(table)} of the "
+                         f"{len(found)} references")  # fmt: skip
+    return table
+
+
+def _numbers(refs: Any) -> Int64:
+    """Return references as int64[n]. Raises TypeError."""
+    if isinstance(refs, pa.Array | pa.ChunkedArray):
+        refs = (
+            refs.to_numpy(zero_copy_only=False) if isinstance(refs, pa.Array) else refs.to_numpy()
+        )
+    found = np.asarray(refs)
+    if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
+        raise TypeError("references are whole numbers, of the column ref of to_batches")
+    return found.astype(np.int64)
+
+
+# --- by name, through the open handle ---
+
+
+class _ByName:
+    """The files of an open container or data set by name: the counterpart of `rows.PieceSource`.
+
+    A data set that has unpublished changes, or very many shards, is read in the order of its scan.
+    """
+
+    def __init__(self, reader: Container | DatasetReading, asked: Wanted) -> None:
+        """Begin to list the files, as of now. Raises ValueError."""
+        if asked.refs:
+            raise ValueError("content='ref' is for files in disk order: leave order out")
+        self._reader, self._asked, self._typed = reader, asked, asked.reading.typed
+        self.contents = self
+        columns, report = tuple(self._typed), _report(asked)
+        rows = reader.rows(asked.prefix, report, asked.times, asked.where, columns)
+        self._listed = rows is not None
+        self._found = self._scanned(report) if rows is None else rows
+
+    def __exit__(self, *exc: object) -> None:
+        """Do nothing: the handle stays open."""
+
+    def chunks(self) -> Iterator[FileTable]:
+        """Yield the files in parts. Raises CorruptError; OSError."""
+        for rows in self._found:
+            seen = rows.visible(None, include_dirs=self._asked.reading.include_dirs)
+            if len(seen):
+                yield self._whole(seen)
+
+    def _scanned(self, report: Problem | None) -> Iterator[FileTable]:
+        """Yield the files of a scan as tables."""
+        since, until = (None if ns is None else ns / NANO for ns in self._asked.times)
+        found = self._reader.scan(
+            since, until, self._asked.prefix, where=self._asked.where, problem=report
+        )
+        while some := list(islice(found, ENTRIES_AT_ONCE)):
+            rows = table_of(some)
+            yield rows if None in self._asked.times else rows.take(rows.within(self._asked.times))
+
+    def _whole(self, rows: FileTable) -> FileTable:
+        """Return the rows with sizes and times that the catalog does not have."""
+        asked = np.flatnonzero(rows.asked)
+        if not len(asked):
+            return rows
+        numbers = rows.numbers.copy()
+        for i in asked.tolist():
+            stat = self._reader.stat(rows.name(i))
+            numbers[i, SIZE] = stat.size
+            numbers[i, MTIME] = min(max(stat.mtime_ns, -LAST - 1), LAST)
+        return rows.with_numbers(numbers)
+
+    def of(self, rows: FileTable) -> tuple[pa.Array, dict[int, Exception]]:
+        """Read contents in bulk; after damage one by one: see `rows.Contents.of`."""
+        values: list[bytes | Exception | None]
+        try:
+            values = list(self._reader.get_many(rows.names))
+        except (CorruptError, FileNotFoundError):
+            values = [self._one(name) for name in rows.names]
+        changed = [i for i, value in enumerate(values)
+                   if isinstance(value, bytes) and len(value) != int(rows.size[i])]  # fmt: skip
+        for i in changed:
+            values[i] = StalePlan("was changed while it was read", to_str(rows.name(i)))
+        return arrays.contents(values)
+
+    def _one(self, name: bytes) -> bytes | Exception:
+        try:
+            return self._reader.read(name)
+        except (CorruptError, OSError) as error:
+            return error
+
+    def values(self, rows: FileTable) -> dict[str, Column]:
+        """Return the values of the columns of the user: see `rows.PieceSource.values`."""
+        if self._listed and not rows.asked.any():
+            return rows.columns(self._typed)
+        texts: dict[str, Texts] = {name: [] for name in self._typed}
+        for name in rows.names:
+            xattrs = self._reader.getxattrs(name)
+            for column, found in texts.items():
+                found.append(xattrs.get(USER + column.encode()))
+        return {name: Column.of(kind, texts[name]) for name, kind in self._typed.items()}
+
+    def mode(self, rows: FileTable, i: int) -> int:
+        return self._reader.stat(rows.name(i)).mode
+
+    def drop(self) -> None:
+        """Do nothing: the handle keeps no pages."""
