@@ -190,8 +190,18 @@ def parts(reader: Reader, asked: Wanted, count: int) -> list[Part]:
     found = planned(reader, asked)
     if not found:
         return []
+    found = list(map(_without_open, found))
     weight = sum(part.weight for part in found) // count
     return [Part(reader.base, weight, asked.reading, some) for some in divide(found, count)]
+
+
+def _without_open(part: PlannedPiece) -> PlannedPiece:
+    """Return a part without the weight of opening it, for parts of equal bytes."""
+    if part.weights is None:
+        return part
+    weights = part.weights.copy()
+    weights[0] -= OPEN
+    return replace(part, weight=int(weights.sum()), weights=weights)
 
 
 def planned(reader: Reader, asked: Wanted) -> list[PlannedPiece]:
