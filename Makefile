@@ -38,7 +38,7 @@ test: $(VENV)/.ready-test ## format, lint, types, all tests (PYTEST='-k spark' f
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 $(PYTEST)
 
 test-fast: $(VENV)/.ready-test ## formats, containers, data sets: no mount, no JVM
-	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 -m "not mount and not spark and not slow" $(PYTEST)
+	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 --hypothesis-profile=fast -m "not mount and not spark and not slow" $(PYTEST)
 
 # While the archive of classes is made, the other core compiles the tests: once, not in each worker.
 collect: lint

@@ -126,9 +126,12 @@ def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hypothesis draws the same examples in each run of the suite, however long they take; --soak
-    draws new ones."""
+    draws new ones, and `make test-fast` few."""
     settings.register_profile("suite", derandomize=True, deadline=None)
-    if not config.getoption("--soak"):
+    settings.register_profile(
+        "fast", derandomize=True, deadline=None, max_examples=10, stateful_step_count=15
+    )
+    if not config.getoption("--soak") and not config.getoption("--hypothesis-profile"):
         settings.load_profile("suite")
 
 

@@ -40,6 +40,7 @@ def names(base: Path) -> list[str]:
     return stored.names(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise SystemExit('over')", 1)]
 )
@@ -56,6 +57,7 @@ def test_an_open_writer_is_synced_with_one_line(
     assert stored.read(base, name) == data
 
 
+@pytest.mark.slow
 def test_an_uncaught_exception_drops_what_was_not_synced(base: Path) -> None:
     status, err = ran(
         "c = opened(); c.put('new', b'2'); c.sync(); c.put('late', b'3'); 1 / 0", base
@@ -88,6 +90,7 @@ ENDS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_an_end_with_status_0(end: str, base: Path) -> None:
     script, line, left = ENDS[end]
@@ -95,6 +98,7 @@ def test_an_end_with_status_0(end: str, base: Path) -> None:
     assert names(base) == left
 
 
+@pytest.mark.slow
 def test_a_dropped_writer_reports_what_is_lost(base: Path) -> None:
     script = """
 def main(c):
@@ -109,6 +113,7 @@ main(opened())
     assert stored.read(base, "old") == b"122"
 
 
+@pytest.mark.slow
 def test_a_forked_child_leaves_the_writer_to_its_parent(base: Path) -> None:
     script = """
 c = opened(); c.put("new", b"2")
@@ -121,6 +126,7 @@ c.put("late", b"3")
     assert names(base) == ["late", "new", "old"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "spawn", "os.fork"])
 def test_a_child_that_opened_a_writer_syncs_it(how: str, base: Path, tmp_path: Path) -> None:
     """Also where multiprocessing ends it, which skips atexit."""
@@ -149,6 +155,7 @@ w.close()
     assert names(base) == ["new", "old"]
 
 
+@pytest.mark.slow
 def test_a_thread_that_still_writes_does_not_hold_the_end_up(base: Path) -> None:
     script = """
 c = opened()
@@ -165,6 +172,7 @@ c.put("new", b"2")
     assert {"new", "n0"} <= set(names(base))
 
 
+@pytest.mark.slow
 def test_a_writer_that_failed_reports_it_in_one_line(base: Path) -> None:
     script = """
 import resource
@@ -183,6 +191,7 @@ except OSError:
     assert "old" in names(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "1 / 0"])
 def test_the_changes_of_a_data_set_are_committed(end: str, tmp_path: Path) -> None:
     winkfs.Dataset(winkfs.dataset.create(tmp_path / "s").base).close()
@@ -192,6 +201,7 @@ def test_the_changes_of_a_data_set_are_committed(end: str, tmp_path: Path) -> No
     assert stored.names(tmp_path / "s") == (["a"] if end else ["a", "b"])
 
 
+@pytest.mark.slow
 def test_an_error_in_the_prompt_does_not_drop_what_comes_after(base: Path) -> None:
     script = "c = opened(); sys.ps1 = '>>> '; sys.last_value = ValueError(); c.put('new', b'2')"
     assert "synced and closed" in ran(script, base)[1]

@@ -115,6 +115,7 @@ def test_verify_calls_them_sound(store: Path) -> None:
     assert winkfs.verify(store).problems == []
 
 
+@pytest.mark.slow
 def test_walk_and_listdir_show_each_once(store: Path) -> None:
     with winkfs.open(store) as opened:
         found: dict[str, str] = {}

@@ -24,6 +24,7 @@ def few_hashes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     hash_with(monkeypatch, lambda key: sum(key) % many)
 
 
+@pytest.mark.slow
 def test_twins_are_distinguished(base: Path) -> None:
     model: Model = {b"n%d" % i: b"%d" % i for i in range(FILES)}
     with winkfs.create(base, htalgo=3) as c:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("winkfs", "formats/winkformats", "mount/winkmount", "pyspark_winkfs")
 
@@ -39,6 +41,7 @@ def documented(tree: ast.AST) -> Iterator[ast.AST]:
     return (node for node in ast.walk(tree) if isinstance(node, kinds))
 
 
+@pytest.mark.slow
 def test_words_that_are_not_plain() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{number}: {word[0]}"
@@ -50,6 +53,7 @@ def test_words_that_are_not_plain() -> None:
     assert len(found) <= 30, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_a_docstring_begins_with_a_verb_or_names_the_thing() -> None:
     found = []
     for path in sources():

@@ -164,6 +164,7 @@ def on_disk(keep: int, act: Callable[[str], object]) -> tuple[SimulatedDisk, Fil
     return disk, before, stored.files(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0, 2])
 @pytest.mark.parametrize("act", [str, compact], ids=["new", "compacted"])
 def test_a_killed_backup_leaves_the_state_before_or_after(

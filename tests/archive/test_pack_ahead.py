@@ -68,6 +68,7 @@ def varied(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 4000, ahead.BUFFER_BYTES])
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_same_as_one_by_one(

@@ -74,6 +74,7 @@ def packed(tmp_path: Path, data: bytes, **options: bool | int) -> Packed:
 # --- what tools make ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_archives_of_tools_are_packed_as_gnu_tar_extracts_them(
     tmp_path: Path, name: str, notes: list[Note]
@@ -267,6 +268,7 @@ HAND: dict[str, tuple[bytes, dict[str, bytes | None], dict[str, str]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HAND)
 def test_an_odd_member_costs_itself(tmp_path: Path, name: str) -> None:
     middle, files, failed = HAND[name]
@@ -352,6 +354,7 @@ ENDS: list[tuple[bytes, dict[str, bool], dict[str, bytes], list[str]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "options", "files", "failed"), ENDS, ids=range(len(ENDS)))
 def test_the_end_is_taken_for_what_it_is(
     tmp_path: Path, data: bytes, options: dict[str, bool], files: dict[str, bytes],

@@ -38,6 +38,7 @@ NO_PATHS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [FILE, LINK, DIR])
 @pytest.mark.parametrize("name", NO_PATHS)
 def test_a_name_that_is_no_path_leads_out_of_no_directory(
@@ -77,6 +78,7 @@ def test_names_too_long_for_a_path_are_skipped_and_reported(
     assert os.listdir(tmp_path / "out") == ["good"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [*itertools.permutations(["a", "a/b", "a/b/c"])])
 @pytest.mark.parametrize("link", [False, True])
 def test_a_file_goes_into_the_directory_of_its_name(

@@ -108,6 +108,7 @@ def test_what_is_no_warc_file_is_refused(tmp_path: Path, data: bytes) -> None:
         taken(tmp_path / "a.warc", data)
 
 
+@pytest.mark.slow
 def test_records_in_order_of_time_do_not_all_lie_in_memory(tmp_path: Path) -> None:
     dates = [f"20{i * 7 % 50 + 10}-01-01T00:00:00Z".encode() for i in range(50)]
     data = b"".join(

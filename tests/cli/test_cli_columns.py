@@ -76,6 +76,7 @@ def test_columns_are_listed_added_and_dropped(run: Run) -> None:
     assert json.loads(run("info", "c", "--json").out)["fields"]["n"] == "string"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "status", "what"),
     [
@@ -135,6 +136,7 @@ def test_put_sets_the_values(run: Run, base: str) -> None:
     assert found["d/some"] == nulls() | {"n": -1, "lang": "a=b"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "status", "what"),
     [
@@ -201,6 +203,7 @@ def test_stat_shows_the_values(run: Run, base: str) -> None:
     assert json.loads(run("stat", base, "d/some", "--json").out)["columns"]["n"] == -1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reindexed", [False, True])
 def test_ls_where_lists_what_a_loop_chooses(reindexed: bool, run: Run) -> None:
     make("c", 80)

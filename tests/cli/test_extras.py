@@ -31,6 +31,7 @@ def run(code: str, *packages: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "packages"),
     [*((job, ("pyarrow", "pyspark")) for job in JOBS), ("stats", ("pyarrow",)),
@@ -52,6 +53,7 @@ def test_a_job_without_its_packages_names_the_extra(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "packages", "extra"),
     [
@@ -84,6 +86,7 @@ winkfs.spark.{call}
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "package"),
     [("register(session)", "pyspark"), ("read(session, 'C')", "pyspark"),

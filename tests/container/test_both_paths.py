@@ -177,6 +177,7 @@ def assert_same(base, names, monkeypatch):
     return printed[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_give_the_same_answers(kind, base, monkeypatch):
     names = [*fill(base, kind), "a", "late", "none", b"\xff\xfe", "\udcff\udcfe", "r3", "x" * 400]

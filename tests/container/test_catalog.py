@@ -459,6 +459,7 @@ def test_a_name_that_came_and_went_around_a_kill_is_gone(life: str, base: Path) 
     assert winkfs.verify(image).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["order", "missing", "twice", "number", "clashes", "alien"])
 @pytest.mark.parametrize("older", [False, True])
 def test_verify_reports_a_wrong_catalog(fault: str, older: bool, base: Path) -> None:
@@ -522,6 +523,7 @@ def test_pack_over_an_older_catalog_brings_it_up_to_date(tmp_path: Path, base: P
     check_catalog(base, {b"b", b"c", b"d"})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("listed")
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_full_disk_leaves_the_old_catalog(whole: bool, base: Path) -> None:
@@ -728,6 +730,7 @@ def test_a_directory_is_listed_from_the_catalog(base: Path) -> None:
         assert bytes_read(calls, ".data", 8192) < 20_000
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_catalog_is_no_wrong_answer(base: Path) -> None:
     made(base, [b"d%d/%d" % (i % 3, i) for i in range(40)])
     winkfs.reindex(base)

@@ -111,6 +111,7 @@ def test_what_has_changed_and_what_was_there_is_what_there_is(seed: int) -> None
     assert bytes_of(laid_over(rows, old)) == bytes_of(new)
 
 
+@pytest.mark.slow
 def test_an_inode_builds_on_one_twice_as_large() -> None:
     def inode(step: int, under: Inode | None) -> Inode:
         rows = np.array([[100 + i, 0, 10] for i in range(3000)], np.int64)
@@ -205,6 +206,7 @@ def test_other_variants_have_no_chains(base: Path, variant: dict[str, bool]) -> 
         assert c.read("file") == b"again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_life_beside_a_bytearray(
     base: Path, seed: int, request: pytest.FixtureRequest
@@ -492,6 +494,7 @@ def test_a_made_up_chain_that_is_right_is_read(base: Path) -> None:
     assert read(base, "f") == b"0123\0\0\0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nexti", "extents", "lsize"),
     [

@@ -36,6 +36,7 @@ def rows(columns: FileTable) -> list[tuple[bytes, int, int, int]]:
     return list(zip(names, *values, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_columns_of_every_kind_of_container(recipe: str, base: Path) -> None:
     RECIPES[recipe](base)
@@ -112,6 +113,7 @@ def test_renamed_in_place_before_the_sync_is_not_the_old_name(base: Path) -> Non
 # --- damage of the data file ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["plain", "no-kvcksum", "align-64", "md5-inodes"])
 def test_each_flipped_byte_of_an_inode_is_reported(recipe: str, base: Path) -> None:
     golden_containers.RECIPES[recipe](base)

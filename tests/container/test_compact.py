@@ -45,6 +45,7 @@ REWRITES: dict[str, tuple[dict[str, Any], str | None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_same_files_in_less_space(base: Path, variant: str, seed: int) -> None:

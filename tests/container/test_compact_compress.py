@@ -31,6 +31,7 @@ zstandard = pytest.importorskip("zstandard")
 # --- the same files ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["zstd:3", "none"])
 @pytest.mark.parametrize("was", [None, "zstd"])
 @pytest.mark.parametrize("ao", [False, True])
@@ -58,6 +59,7 @@ def test_the_same_files_with_contents_stored_otherwise(
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.slow
 def test_it_becomes_what_a_new_container_is(base: Path) -> None:
     """Whichever way it came there: the variables of the superblock are those of a fresh one."""
     for ao in (False, True):
@@ -90,6 +92,7 @@ def test_without_the_option_frames_are_copied_as_they_are(base: Path) -> None:
         assert c.store.frames.compression == chosen
 
 
+@pytest.mark.slow
 def test_an_empty_container(base: Path) -> None:
     for was, wanted in ((None, "zstd"), ("zstd", "none"), ("zstd", "zstd:19"), (None, "none")):
         path = Path(f"{base}-{was}-{wanted}".replace(":", ""))
@@ -106,6 +109,7 @@ def test_an_empty_container(base: Path) -> None:
 # --- the dictionary ---
 
 
+@pytest.mark.slow
 def test_the_dictionary_is_trained_on_what_lives(base: Path) -> None:
     secret = b"this is the very secret password of all of them "
     with winkfs.create(base, compress="zstd") as c:
@@ -193,6 +197,7 @@ def test_an_unreadable_frame_is_copied_unchanged(wanted: str, base: Path) -> Non
 
 
 # What was being opened at the moment is closed when it is collected, which says so.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("wanted", ["zstd", "none"])

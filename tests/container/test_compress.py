@@ -89,6 +89,7 @@ def raw(files: dict[str, bytes]) -> dict[bytes, bytes]:
 # --- in and out ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("way", PUTS)
 def test_every_way_in_and_every_way_out(way: str, ao: bool, base: Path) -> None:
@@ -189,6 +190,7 @@ EDITS: list[tuple[str, Callable[[Container, str], object], Callable[[bytes], byt
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("synced", [False, True])
 def test_files_that_are_changed_after_they_were_compressed(synced: bool, base: Path) -> None:
     files = dict(FILES)
@@ -216,6 +218,7 @@ def test_files_that_are_changed_after_they_were_compressed(synced: bool, base: P
         assert_sound(base, raw(files))
 
 
+@pytest.mark.slow
 def test_many_small_overwrites_of_a_compressed_file(base: Path) -> None:
     make(base, {"f": FILES["large"]})
     model = bytearray(FILES["large"])
@@ -243,6 +246,7 @@ def test_an_append_only_container_takes_no_change(base: Path) -> None:
 # --- the dictionary ---
 
 
+@pytest.mark.slow
 def test_a_dictionary_is_trained_where_it_pays_and_kept(base: Path) -> None:
     files = {f"{i:03}": document(i) for i in range(400)}
     make(base, files)
@@ -326,6 +330,7 @@ def test_a_flipped_bit_in_a_frame_costs_one_file(base: Path) -> None:
     assert_sound(base, raw(others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d/030.html", "large"])
 def test_a_damaged_frame_is_counted_as_plain_content_is(name: str, base: Path) -> None:
     """The entry that is damaged, and the file that misses it: a line each, whatever it has."""
@@ -364,6 +369,7 @@ def test_a_damaged_dictionary_is_reported_with_its_files(base: Path, run: Run) -
     assert sorted(os.listdir("out")) == ["new", "plain"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["repair", "repair --apply", "rollback", "compact", "salvage"])
 def test_what_a_newer_version_wrote_is_not_mended(words: str, base: Path, run: Run) -> None:
     make(base, FILES)
@@ -373,6 +379,7 @@ def test_what_a_newer_version_wrote_is_not_mended(words: str, base: Path, run: R
     assert "needs extension 128" in commands.one_line(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 def test_a_repair_takes_out_what_needs_a_damaged_dictionary(ao: bool, base: Path) -> None:
     files = ALIKE | {"plain": NOISE}
@@ -407,6 +414,7 @@ def test_repair_restores_a_dictionary_lost_by_an_older_repair(base: Path) -> Non
     assert_sound(base, raw(ALIKE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["lost", "guessed", "guessed ao"])
 def test_a_dictionary_that_no_superblock_names_is_found(how: str, base: Path) -> None:
     make(base, ALIKE, ao="ao" in how)
@@ -506,6 +514,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_frame_of_a_stranger(kind: str, base: Path) -> None:
     frame, size, words = HOSTILE[kind]
@@ -563,6 +572,7 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--ao",), ("--shards", "2")])
 def test_a_tree_comes_back(tree: Path, run: Run, options: tuple[str, ...]) -> None:
     done = run("pack", "--compress", "zstd:5", *options, tree, "c")
@@ -590,6 +600,7 @@ def test_what_is_left_out_is_in_no_dictionary(tmp_path: Path, run: Run) -> None:
     assert words and b"secret" not in words
 
 
+@pytest.mark.slow
 def test_info_prints_the_space_saved(tree: Path, run: Run) -> None:
     run("pack", "--compress", "zstd", tree, "c")
     answer = run("info", "c").out.decode()
@@ -618,6 +629,7 @@ def test_the_key_is_none_of_a_file(base: Path) -> None:
 # --- data sets ---
 
 
+@pytest.mark.slow
 def test_a_data_set_stays_compressed_when_it_is_rewritten(tree: Path, tmp_path: Path) -> None:
     root = tmp_path / "set"
     winkfs.pack(tree, root, shards=3, compress="zstd:4")

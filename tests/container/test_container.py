@@ -57,6 +57,7 @@ LATE = {"mmh3", "google_crc32c", "zstandard", "concurrent.futures", "asyncio", "
 # --- importing ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "late"),
     [
@@ -252,6 +253,7 @@ NAMING = PUTS | {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["", b"", "nul\0inside", b"\0", "\ud800"])
 @pytest.mark.parametrize("way", NAMING)
 def test_impossible_names_are_refused(way: str, name: str | bytes, kept: Container) -> None:
@@ -403,6 +405,7 @@ def test_exclusive_put_keeps_what_is_there(kept: Container) -> None:
     kept.put("a", b"kept", exclusive=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["put", "put_rows", "put_file"])
 @pytest.mark.parametrize(
     "ftype, mode, shown, kept",

@@ -61,6 +61,7 @@ REFUSED: dict[str, Callable[[Container], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", REFUSED)
 def test_append_only_names_the_reason_of_a_refusal(verb: str, c: Container, base: Path) -> None:
     data = path_of(base, ".data").read_bytes()

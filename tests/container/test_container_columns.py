@@ -103,6 +103,7 @@ WAYS: dict[str, Callable[[Container, list[Any]], object]] = {
 # --- putting ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("way", WAYS)
 def test_values_come_back_whichever_way_they_are_put(way: str, ao: bool, base: Path) -> None:
@@ -140,6 +141,7 @@ def test_a_new_file_has_no_values_of_the_one_it_replaces(base: Path) -> None:
             assert list(c.names(where="n = 6")) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 def test_entries_of_a_scan_have_what_the_files_have(ao: bool, base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64", "lang": "string"}, ao=ao) as c:
@@ -638,6 +640,7 @@ MANY = [pytest.param(state, 1100, marks=pytest.mark.slow)
         for state in ("written", "runs and behind", "column behind")]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("state", "count"), [*((state, 60) for state in STATES), *MANY])
 def test_answers_are_those_of_a_loop_whatever_the_catalog(
     state: str, count: int, base: Path
@@ -778,6 +781,7 @@ def test_compact_keeps_columns(order: str, ao: bool, base: Path) -> None:
         assert list(c.names(where="later")) == ["z"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("how", ["repair", "salvage", "repair without superblocks"])
 def test_columns_survive_a_damaged_file_and_what_repairs_it(how: str, ao: bool, base: Path) -> None:
@@ -868,6 +872,7 @@ with winkfs.open(sys.argv[1], "a") as c:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["synced", "not synced"])
 def test_a_killed_writer_leaves_columns_as_of_its_last_sync(when: str, base: Path) -> None:
     with winkfs.create(base) as c:
@@ -934,6 +939,7 @@ def test_values_that_are_not_synced_can_be_asked_for(base: Path) -> None:
         assert list(c.names(where="n = 6")) == ["closed"]
 
 
+@pytest.mark.slow
 @pytest.mark.in_memory
 def test_flipped_bytes_of_a_catalog_change_no_answer(
     base: Path, every: Callable[[str], slice]

@@ -418,6 +418,7 @@ def test_scan_by_prefix(prefix: str | bytes, found: int, c: Container) -> None:
     assert len(list(c.scan(prefix=prefix))) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["plain", "classic", "ao", "classic ao"])
 def test_scan_from_since_on_and_before_until(variant: str, base: Path) -> None:
     seconds = [-61, -60, -1, 0, 1, 59, 60, 60, 61, 119, 120, 500, 501, 1000]

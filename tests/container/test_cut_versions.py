@@ -82,6 +82,7 @@ def test_files_of_the_cut_part_are_damaged_not_older(cut: Path) -> None:
         assert f"files of its index in the part that is gone: {gone}" in str(c.problems)
 
 
+@pytest.mark.slow
 def test_verify_and_repair_name_them(cut: Path, run: Run) -> None:
     problems = verify(cut).problems
     assert any("files of its index in the part that is gone" in line for line in problems)
@@ -131,6 +132,7 @@ def test_in_other_variants(base: Path, options: dict[str, Any]) -> None:
         assert c.read("d/f04") == FIRST["d/f04"]
 
 
+@pytest.mark.slow
 def test_an_older_shard_of_a_data_set_does_not_stand_in(tmp_path: Path) -> None:
     root = create(tmp_path / "ds").root
     datasets.add(root, FIRST)

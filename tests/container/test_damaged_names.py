@@ -73,6 +73,7 @@ def data_of(folder: Path, kind: str) -> Path:
     return found[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["container", "data set"])
 def test_any_bit_of_a_name_is_damage_and_no_absence(
     kind: str, folder: Path, every: Callable[[str], slice]

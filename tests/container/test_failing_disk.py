@@ -117,6 +117,7 @@ def test_a_failed_derived_file_is_reported_and_loses_nothing(
     assert winkfs.reindex(base) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("classic", [False, True])
 def test_delflags_that_a_failed_sync_has_dropped_are_set_again(classic: bool, seed: int) -> None:
@@ -244,6 +245,7 @@ def thin(tmp_path: Path) -> Iterator[ThinDisk]:
     disk.close()
 
 
+@pytest.mark.slow
 def test_a_briefly_full_backing_disk_loses_nothing_acknowledged(
     thin: ThinDisk, variant: dict[str, Any]
 ) -> None:
@@ -285,6 +287,7 @@ def test_a_briefly_full_backing_disk_loses_nothing_acknowledged(
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.slow
 def test_a_failure_seen_while_dropping_pages_fails_the_sync(
     thin: ThinDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ def live(c: winkfs.Container, life: str) -> None:
         change(c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("life", LIVES)
 def test_the_documents_iteration_finds_no_name_that_is_gone(base: Path, life: str) -> None:
     with winkfs.open(base, "a") as c:
@@ -172,6 +173,7 @@ def killed_while_marking(base: Path, marked: int) -> None:
     winkfs.open(base, "a").delete("n0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marked", [0, 1])
 @pytest.mark.parametrize("life", LIVES)
 def test_the_next_writer_marks_what_a_kill_left(base: Path, life: str, marked: int) -> None:
@@ -183,6 +185,7 @@ def test_the_next_writer_marks_what_a_kill_left(base: Path, life: str, marked: i
     sound(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marked", [None, 0, 1])
 def test_older_inodes_are_marked_under_a_duplicates_counter(base: Path, marked: int | None) -> None:
     """Also while the writer goes on (None), and where it is killed between two marks."""

@@ -133,6 +133,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_lock_goes_with_its_process_whatever_children_live(base: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(base)], stdout=subprocess.PIPE, start_new_session=True

@@ -32,6 +32,7 @@ def fold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     shrink(monkeypatch, "the index", fold=request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new indexes", "in memory"], indirect=True)
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
 def test_each_thread_reads_what_it_was_last_acknowledged(
@@ -45,6 +46,7 @@ def test_each_thread_reads_what_it_was_last_acknowledged(
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
 @pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new index", "in memory"], indirect=True)
 def test_reads_during_a_bulk_settle_see_the_new_content(
@@ -119,6 +121,7 @@ def after(change: str, before: bytes) -> bytes | None:
     return before if new == b"" else new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "fold"),
     [(what, 1 << 16) for what in READY] + [(what, 1) for what in READY if "bulk" in what],

@@ -66,6 +66,7 @@ def kept(base: Path | str, *, ids: bool = True, names: tuple[str, ...] = ()) -> 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compress", [None, "zstd"])
 @pytest.mark.parametrize("how", ["disk", "name", "anew", "salvage"])
 def test_a_container_keeps_everything(how: str, compress: str | None, tmp_path: Path) -> None:

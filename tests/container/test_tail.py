@@ -218,6 +218,7 @@ def test_the_index_is_written_where_entries_have_no_checksums(tmp_path: Path) ->
         assert (tail_of(tmp_path / name) > 0) == left
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_append_only_the_time_index_is_left_too(base: Path) -> None:
     model = made(base, ao=True)
@@ -395,6 +396,7 @@ def test_a_close_makes_the_catalog_of_a_small_container(base: Path, ao: bool) ->
     check_catalog(base, set(names))
 
 
+@pytest.mark.slow
 def test_a_close_defers_the_catalog_of_many_single_puts(base: Path) -> None:
     names = [b"x%d" % i for i in range(MANY)]
     with winkfs.create(base) as c:
@@ -420,6 +422,7 @@ def bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, "the catalog", read=0, behind=10, chunk=1500, read_back=7)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("synced", [False, True])
@@ -464,6 +467,7 @@ def test_a_close_defers_the_catalog_of_many_small_files(
     check_catalog(large, {b"x%d" % i for i in range(FILES)})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("synced", [False, True])
 def test_changes_around_bulk_puts_enter_the_catalog_of_the_close(
@@ -557,6 +561,7 @@ def test_puts_go_on_without_memory_for_the_catalog(
     assert_sound(base, model)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("suffix", [".cat.tmp", "(scratch file)", ".cat"])
 def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(
@@ -580,6 +585,7 @@ def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(
     check_catalog(base, {*model, *(b"y%d" % i for i in range(9))})
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("nth", [1, 3])
 @pytest.mark.parametrize("suffix", [".cat.tmp", ".cat"])

@@ -64,6 +64,7 @@ def check(c: Container, model: Model) -> None:
                     ask(name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_way")
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_the_answers_are_those_of_the_last_step(name: str, base: Path) -> None:
@@ -273,6 +274,7 @@ def compressed_content(base: Path, stack: ExitStack) -> States:
 # --- damage ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["r", "a"])
 def test_a_damaged_inode_is_no_missing_file(mode: str, base: Path) -> None:
     model = filled(base)

@@ -457,6 +457,7 @@ def test_a_cast_that_does_not_fit_is_null() -> None:
     assert Column.of("int64", [b"5", None]).cast("float64").texts() == [b"5.0", None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distinct", [2, 40])
 def test_hostile_blocks_are_refused_or_of_the_right_length(kind: str, distinct: int) -> None:

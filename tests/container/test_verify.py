@@ -142,6 +142,7 @@ def plant(fault: str, kitchen: Kitchen, base: Path) -> dict[bytes, bytes]:
     return {name: file.content for name, file in kitchen.made[recipe].items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", NAMED)
 def test_a_planted_fault_is_named(fault: str, kitchen: Kitchen, base: Path) -> None:
     plant(fault, kitchen, base)
@@ -150,6 +151,7 @@ def test_a_planted_fault_is_named(fault: str, kitchen: Kitchen, base: Path) -> N
     assert main(["verify", str(base)]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", NOT_BELIEVED)
 def test_a_derived_file_that_is_not_believed_is_no_damage(
     fault: str, kitchen: Kitchen, base: Path
@@ -439,6 +441,7 @@ def test_damage_and_a_lost_index(suffix: str, made: Path, tree: Tree, base: Path
             assert any(f"at byte {pos}" in note for note in container.notes)
 
 
+@pytest.mark.slow
 def test_a_data_file_cut_short(made: Path, tree: Tree, base: Path) -> None:
     """A reader has the intact part and says so; a writer refuses."""
     raw = path_of(made / "c", ".data").read_bytes()

@@ -233,6 +233,7 @@ def some_condition(rng: random.Random, depth: int, names: list[str]) -> tuple[st
     return f"{spelt}{sign}{text}", compare(name, sign, value)
 
 
+@pytest.mark.slow
 def test_random_conditions_agree_with_plain_python() -> None:
     rng = random.Random(3)
     rows = some_rows(rng, 400)
@@ -282,6 +283,7 @@ def zone_of(blocks: list[Column]) -> Zone:
     return Zone(blocks[0].kind, rows, *table.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_block_with_a_file_that_is_meant_is_left_out(seed: int) -> None:
     rng = random.Random(seed)

@@ -53,6 +53,7 @@ def commit(root: Path, seen: int, words: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("theirs", "ours", "refused"),
     [
@@ -114,6 +115,7 @@ def test_an_overwrite_is_refused(root: Path) -> None:
     assert stored.files(root) == {"other": b"1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("theirs", "refused"), [("put d/1", True), ("put d/2", False)])
 def test_a_writer_that_expects_no_change_is_refused(theirs: str, refused: bool, root: Path) -> None:
     with open(root, "a") as files:

@@ -310,6 +310,7 @@ def test_an_older_generation_has_its_own_columns(root: str) -> None:
             found.scan(where="s = 'x'")
 
 
+@pytest.mark.slow
 def test_shards_without_a_catalog_answer_alike(root: str) -> None:
     write(root, SCHEMA, *files(60))
     write(root, SCHEMA, *files(60, 30))

@@ -61,6 +61,7 @@ def contents(root: Path) -> dict[str, bytes]:
 # --- who writes goes by it ---
 
 
+@pytest.mark.slow
 def test_all_that_comes_later_is_compressed(root: Path, tree: Path, run: Run) -> None:
     assert run("pack", "--shards", "2", "--compress", "zstd:4", tree, root).status == 0
     files = dict(FILES)
@@ -85,6 +86,7 @@ def test_all_that_comes_later_is_compressed(root: Path, tree: Path, run: Run) ->
     assert contents(root) == files
 
 
+@pytest.mark.slow
 def test_the_last_explicit_level_stays_in_force(root: Path) -> None:
     put(root, {"a": document(1)}, compress="zstd:3")
     put(root, {"b": document(2)}, compress="none")
@@ -97,6 +99,7 @@ def test_the_last_explicit_level_stays_in_force(root: Path) -> None:
     assert contents(root) == {name: document(i) for i, name in enumerate("abcde", 1)}
 
 
+@pytest.mark.slow
 def test_a_plain_set_is_compressed_from_its_first_such_shard_on(
     root: Path, tree: Path, run: Run
 ) -> None:
@@ -135,6 +138,7 @@ def test_an_older_generation_keeps_its_own_level(root: Path) -> None:
 # --- compaction ---
 
 
+@pytest.mark.slow
 def test_a_compaction_compresses_what_is_not(root: Path, tmp_path: Path) -> None:
     put(root, {"a": document(1)}, compress="zstd:3")
     for i in range(3):
@@ -153,6 +157,7 @@ def test_a_compaction_compresses_what_is_not(root: Path, tmp_path: Path) -> None
     assert contents(root) == wanted | {f"b{i}": document(i) for i in range(3)}
 
 
+@pytest.mark.slow
 def test_a_compaction_changes_it(root: Path, run: Run) -> None:
     """Also of large shards without any waste; and only of those that are stored otherwise."""
     files = {f"{i}": document(i) for i in range(3)}
@@ -181,6 +186,7 @@ def test_a_compaction_changes_it(root: Path, run: Run) -> None:
     assert contents(root) == files | {"a": document(1), "b": document(2)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 def test_a_set_of_which_nothing_is_left_remembers_it(root: Path, ao: bool) -> None:
     put(root, {"a": document(1), "b": document(2)}, ao=ao, compress="zstd:3")

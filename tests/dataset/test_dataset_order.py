@@ -131,6 +131,7 @@ def test_clash_with_what_came_is_counted(
     view.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("open_at_once", [100, 1])
 @pytest.mark.parametrize("damaged", [False, True])

@@ -36,6 +36,7 @@ ELSEWHERE = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ELSEWHERE)
 def test_path_that_leads_out_of_the_data_set_is_refused(root: str, victim: Path, path: Any) -> None:
     datasets.add(root, {"a": b"1"})
@@ -84,6 +85,7 @@ NONSENSE: dict[str, list[tuple[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of", "field", "value"), [(of, *case) for of, cases in NONSENSE.items() for case in cases]
 )

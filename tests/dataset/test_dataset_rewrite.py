@@ -71,6 +71,7 @@ def test_all_kinds_of_files_stay_what_they_are(root: str, rewritten: Any) -> Non
     assert winkfs.verify(root).problems == []
 
 
+@pytest.mark.slow
 def test_append_only_shards_stay_append_only_and_sorted(root: str) -> None:
     for start in (0, 1, 2):
         rows = ((f"{n:03}", b"x" * 50, n) for n in range(start, 300, 3))

@@ -94,6 +94,7 @@ def runs(base: Path) -> int:
         return len(file.runs)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fill", FILLS)
 @pytest.mark.parametrize("catalog", ["there", "missing", "behind", "several runs", "damaged"])
@@ -126,6 +127,7 @@ def test_the_shard_record_agrees_with_the_inodes(
         assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.slow
 def test_the_record_is_made_without_reading_all_rows(tmp_path: Path) -> None:
     base = stored.make(tmp_path / "c", ((f"{i:05}", b"x") for i in range(40_000)))
     save_catalog(base)
@@ -173,6 +175,7 @@ def test_a_container_with_a_damaged_inode_is_no_shard(catalog: bool, tmp_path: P
 # --- names by position ---
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("damage", [False, True])
 @pytest.mark.parametrize("long", ["", "x" * 300])

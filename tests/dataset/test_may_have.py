@@ -61,12 +61,14 @@ def selection_of(given: dict[str, Any]) -> Selection:
     return Selection(**given | {"where": where})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CASES)
 def test_shards_are_chosen_by_their_records(what: str, root: Path) -> None:
     given, expected = CASES[what]
     assert np.flatnonzero(may_have(shards_of(root), selection_of(given))).tolist() == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", CASES)
 def test_no_shard_with_a_selected_file_is_left_out(what: str, root: Path) -> None:
     from winkfs.container.select import select

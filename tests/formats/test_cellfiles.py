@@ -146,6 +146,7 @@ def test_a_reader_cannot_change_the_file(form: Form, change: Use) -> None:
 # --- damage ---
 
 
+@pytest.mark.slow
 @each_form
 def test_every_truncation_is_a_format_error(form: Form) -> None:
     data = form.image()

@@ -139,6 +139,7 @@ def test_entries_start_at_multiples_of_align(align, pos, expected):
 # --- damage ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keyrepr", [0, 1, 2, 3, 9, 300])
 @pytest.mark.parametrize("valrepr", [0, 1, 2, 3, 9, 300])
 def test_every_flipped_bit_under_a_checksum_is_found(keyrepr, valrepr):
@@ -151,6 +152,7 @@ def test_every_flipped_bit_under_a_checksum_is_found(keyrepr, valrepr):
         assert (caught.value.file, caught.value.offset) == ("f", 5000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kvcksum", [0, 1])
 @pytest.mark.parametrize("code", CODES)
 def test_every_truncation_is_found(code, kvcksum):

@@ -263,6 +263,7 @@ def sample(code: Layout, seed: int = 1) -> tuple[MemoryStorage, list[tuple]]:
     return file_of(code, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", LAYOUTS, ids=range(len(LAYOUTS)))
 def test_every_truncation_gives_whole_entries_and_then_an_error(small, code):
     storage, expected = sample(code)

@@ -160,6 +160,7 @@ def test_a_number_after_a_damaged_size_hides_no_messages() -> None:
     assert len(rdq.survey(segment_of(b"junk" * 9, others, header=b"")).rows) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_damaged_size_in_a_broker_segment_costs_one_message(seed: int) -> None:
     raw = (GOLDEN / "rdq-3.10-small" / "0.rdq").read_bytes()
@@ -333,6 +334,7 @@ def test_a_compaction_keeps_what_is_kept(rows: list[tuple[int, bool]], old: bool
             assert data == version.record(one, bodies[one])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hole", [None, sqs.hole])
 @pytest.mark.parametrize("seed", range(40))
 def test_messages_that_move_together_come_where_each_alone_would(
@@ -369,6 +371,7 @@ def test_the_plan_is_that_of_the_document() -> None:
     assert plan.size == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [rdq, sqs])
 def test_no_bytes_make_a_scan_fail(version: Any) -> None:
     rng = random.Random(3)

@@ -118,6 +118,7 @@ def test_the_largest_numbers() -> None:
     assert place.file << 32 | place.offset < GONE
 
 
+@pytest.mark.slow
 def test_ids_that_a_sender_chose_are_found_fast() -> None:
     """All with the same low bits, or the same high ones. The factors are drawn for each index: of a
     hundred draws one is bad for one of these, of 21 those of the middle are good for all."""

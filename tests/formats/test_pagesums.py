@@ -63,6 +63,7 @@ def test_what_was_written_is_right_and_each_flipped_byte_is_not(size: int) -> No
         storage.data[at] ^= 64
 
 
+@pytest.mark.slow
 def test_only_the_pages_asked_for_are_read_until_they_are_many() -> None:
     size = 1000 * PAGE
     storage, block = made(size)

@@ -116,6 +116,7 @@ def shuffled(n: int, hashes: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray
     return np.arange(n), rng.integers(0, hashes, n)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [TINY, 1000, 15_000, 1 << 24])
 @pytest.mark.parametrize("hashes", [1, 3, 180, 1 << 62])
 def test_group_is_the_same_stable_sort_within_any_memory(tmp_path, budget, hashes):
@@ -129,6 +130,7 @@ def test_group_is_the_same_stable_sort_within_any_memory(tmp_path, budget, hashe
     assert [path.name for path in tmp_path.iterdir()] == ["p"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [TINY, 2000, 1 << 24])
 @pytest.mark.parametrize("hashes", [1, 16, 1 << 62])
 def test_group_orders_equal_hashes_by_their_keys(budget, hashes, perm: Perm):
@@ -145,6 +147,7 @@ def test_group_orders_equal_hashes_by_their_keys(budget, hashes, perm: Perm):
     assert list(perm.iterate()) == sorted(pairs, key=lambda pair: (pair[1], keys[pair[0]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [TINY, 2000, 1 << 24])
 def test_sort_is_stable_within_any_memory(budget, perm: Perm):
     left, right = shuffled(800, 10)

@@ -624,6 +624,7 @@ def test_little_memory_is_saved_before_numpy_is_there(monkeypatch, gigabytes, hu
     assert done.stdout.strip() == str(huge)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fast", "ample"), [(False, 8), (True, 8), (True, 1)])
 @pytest.mark.parametrize("kind", ["uncached", "sliding"])
 def test_uncached_writes_wait_for_those_before_them(make, monkeypatch, kind, fast, ample):

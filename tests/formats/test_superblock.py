@@ -301,6 +301,7 @@ def test_of_two_superblocks_the_higher_number_counts(first, second, counts):
     assert (block.damage is not None) == (second > first)  # the first is always written first
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_of_one_superblock_leaves_the_other():
     good = two(6, 5)
     for bit in random.Random(1).sample(range(4096 * 8), 2000) + list(range(600 * 8)):

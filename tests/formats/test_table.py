@@ -151,6 +151,7 @@ def test_the_last_bucket_is_shorter_than_what_is_carried_into_it(bucket):
     check_built(shape, bits, s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("htfree", [0, -1])
 def test_a_real_bucket_border(htfree):
     border = table.BUCKET

@@ -210,6 +210,7 @@ def is_text(name: bytes) -> bool:
     return name.isascii()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize(
     ("number", "sizes"),
@@ -225,6 +226,7 @@ def test_view_is_that_of_the_model(root: Path, number: int, runs: int) -> None:
     check(root, files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "damaged", "older"])
 def test_view_without_good_catalogs_is_the_same(root: Path, how: str) -> None:
     rng = random.Random(how)
@@ -249,6 +251,7 @@ def damage_part(path: Path, number: int) -> None:
     flip(path, place + 17, bits=4)
 
 
+@pytest.mark.slow
 def test_long_names_stand_where_they_belong(root: Path) -> None:
     long = [b"/".join([b"%03d" % i + b"z" * 200] * 9) for i in range(0, 90, 3)]
     names = [*long, *(b"%03d" % i for i in range(90)), *(b"%03dz" % i for i in range(90))]
@@ -320,6 +323,7 @@ def plain(names: list[str]) -> dict[bytes, File]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shards", "chained"),
     [
@@ -370,6 +374,7 @@ def three(root: Path, count: int = 300) -> dict[bytes, File]:
     return files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["block", "cut"])
 def test_catalog_damaged_under_a_mount_is_made_anew(
     root: Path, how: str, monkeypatch: pytest.MonkeyPatch
@@ -441,6 +446,7 @@ def healing(source: DatasetSource, call: Callable[[], Any]) -> Any:
     raise AssertionError("it heals and heals")
 
 
+@pytest.mark.slow
 def test_files_of_a_shard_without_data_keep_their_attributes(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -281,6 +281,7 @@ def test_names_that_went_before_the_mount_leave_no_directory(base: str) -> None:
         view.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_closes_leave_the_mount_what_a_reindex_would(base: str, seed: int) -> None:
     """Each close adds a run to BASE.cat: what the later ones say needs no look-up at the start."""
@@ -686,6 +687,7 @@ def held(base: str) -> float:
     return 1 - float(absent.mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_concurrent_path_lookups_find_directories(base: str, seed: int) -> None:
     """A search goes on from the last one: see `Overlay.implies`."""

@@ -118,6 +118,7 @@ def by_numbers(numbers: Numbers) -> dict[bytes, Attr]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("later", [0, 3, 40])
 def test_numbers_agree_with_the_source(
     base: str, later: int, amount: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
@@ -165,6 +166,7 @@ def damage_block(source: ContainerSource, index: int) -> None:
     flip(source.names.order.storage.name, pos + 40, bits=4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True])
 def test_numbers_outlive_a_catalog_that_is_made_anew(base: str, changed: bool) -> None:
     """changed: the rows of the new one are others than those of the old."""

@@ -66,6 +66,7 @@ def test_wrong_places_are_named(base: str, there: Path, tmp_path: Path) -> None:
     assert mount_at(canonical(there)) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "answer"),
     [

@@ -131,6 +131,7 @@ def test_a_refused_append_only_file_is_stored_by_a_later_sync(
     assert not nameless(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nth", [1, 2, 10])
 def test_directory_rename_that_fails_in_the_middle_is_undone(nth: int, base: str) -> None:
     winkfs.create(base).close()
@@ -192,6 +193,7 @@ def test_unchanged_attributes_write_nothing(source: ContainerSource) -> None:
     assert container.superblock["FILESIZE"] == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settled", [False, True])
 def test_copy_of_a_removed_file_takes_no_room_for_its_holes(
     source: ContainerSource, monkeypatch: pytest.MonkeyPatch, settled: bool

@@ -70,6 +70,7 @@ def copied(tmp_path):
 # --- the bytes ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SINGLE | CONTAINERS)
 def test_the_same_operations_give_the_same_bytes(make, name):
     made = make(name)
@@ -159,6 +160,7 @@ def check_files(base: Path, expected: golden_containers.Files) -> None:
         assert c.notes == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_container_is_read_by_the_product(make, name):
     check_files(GOLDEN / name, make(name).expected)
@@ -191,6 +193,7 @@ def test_opening_a_container_for_writing_changes_no_byte(copied, name):
     assert now == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_derived_files_are_not_needed_and_come_back(make, copied, name):
     base = copied(name)

@@ -100,6 +100,7 @@ def test_what_is_missing_damaged_or_newer_is_one_clear_line(tmp_path: Path) -> N
     assert order.read(Range(0, 0, 1)).pos.tolist() == [1]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_a_part_is_never_handed_out(tmp_path: Path) -> None:
     given = rows(*[(i % 2, 4096 + 8 * i, i // 3) for i in range(300)])
     order = make(tmp_path / "o", given)

@@ -40,6 +40,7 @@ def test_a_sound_digest_set_is_sound(digests: Path) -> None:
     assert sum(seen) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["kvseq", "hindex"])
 def test_verify_names_the_file_of_each_flipped_digest_byte(suffix: str, digests: Path) -> None:
     (path,) = digests.glob(f"job-*/shard-0001.{suffix}")

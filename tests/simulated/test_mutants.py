@@ -4,6 +4,7 @@ import mutants
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_is_that_of_the_code(mutant: mutants.Mutant) -> None:
     """Its lines and its test are there, wherever they move."""

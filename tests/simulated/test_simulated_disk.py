@@ -78,6 +78,7 @@ UNSYNCED: dict[str, tuple[Callable[[Storage], object], set[bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", UNSYNCED)
 def test_changes_that_are_not_synced_survive_in_any_subset(
     what: str, synced: SimulatedDisk
@@ -186,6 +187,7 @@ def test_files_of_a_directory_that_vanishes_vanish(disk: SimulatedDisk) -> None:
     assert outcomes(disk, "d/f") == {(None,), (A,)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evicts", [False, True])
 def test_what_a_failed_sync_drops_never_comes_with_the_next(evicts: bool) -> None:
     lost = 0
@@ -226,6 +228,7 @@ def test_a_failed_directory_sync_loses_its_names_for_good() -> None:
     assert lost > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["", "d"])
 def test_a_failed_sync_of_a_rename_keeps_a_name(folder: str) -> None:
     for seed in range(12):
@@ -392,6 +395,7 @@ def tree(directory: Directory, prefix: str = "") -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_it_does_what_the_disk_of_this_machine_does(
     seed: int, tmp_path: Path, disk: SimulatedDisk

@@ -262,6 +262,7 @@ def test_the_layout_of_rotated_segments_is_that_of_the_reference(tmp_path: Path)
 # --- pushing and popping ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_priority", [False, True])
 def test_a_queue_is_a_queue(tmp_path: Path, by_priority: bool) -> None:
     path, rng, size = str(tmp_path / "q"), random.Random(1), (0, 1, 50, 3000)
@@ -1016,6 +1017,7 @@ def test_bytes_behind_the_end_are_kept_aside(path: str, end: str) -> None:
     assert [row["id"] for row in rows] == list(range(1, 17))
 
 
+@pytest.mark.slow
 def test_every_flip_costs_the_message_that_it_hits(path: str, soak: bool) -> None:
     rng = random.Random(5)
     with Queue(path, "a", rotation=SMALL) as queue:
@@ -1036,6 +1038,7 @@ def test_every_flip_costs_the_message_that_it_hits(path: str, soak: bool) -> Non
                     assert queue.problems
 
 
+@pytest.mark.slow
 def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> None:
     times = []
     with Queue(path, "a", rotation=Rotation(messages=100)) as queue:

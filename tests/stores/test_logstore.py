@@ -271,6 +271,7 @@ def test_a_snapshot_made_during_a_change_shows_nothing_of_it() -> None:
         assert sum(len(part.recids) for part in view.parts()) == len(recids)
 
 
+@pytest.mark.slow
 def test_a_large_snapshot_takes_less_than_a_millisecond() -> None:
     table = Table()
     recids = np.arange(1, 10_000_001)
@@ -334,6 +335,7 @@ def test_a_second_writer_gets_the_lock_holder(path: str) -> None:
     LogStore(path, "a").close()
 
 
+@pytest.mark.slow
 def test_a_reader_follows_a_writer_across_rolls_and_compaction(path: str) -> None:
     rng = random.Random(2)
     with LogStore.create(path, **SMALL, file_bits=6, generation_bits=3) as store:
@@ -486,6 +488,7 @@ def test_a_log_store_is_a_kind_of_store(path: str) -> None:
 # --- damage ---
 
 
+@pytest.mark.slow
 def test_a_flip_of_the_first_entries_is_reported_keeps_the_file(path: str) -> None:
     """No file was removed before the first one; no flip makes of a kind that of a removed file."""
     model = filled(path, 120)
@@ -500,6 +503,7 @@ def test_a_flip_of_the_first_entries_is_reported_keeps_the_file(path: str) -> No
         assert all(store.get(recid) == body for recid, body in model.items())
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_a_flipped_bit_is_found_and_gives_no_wrong_body(path: str, soak: bool) -> None:
     model = filled(path, 120)
@@ -650,6 +654,7 @@ def test_hostile_numbers_are_reported(path: str, name: str) -> None:
         kind_of(path)[0].function("salvage", path)(path, f"{path}-new")
 
 
+@pytest.mark.slow
 def test_a_recid_just_within_its_limit_is_no_burden(path: str) -> None:
     forged(path, lambda _: raw(4, (1 << 28), b"far!"))
     with LogStore(path) as store:
@@ -657,6 +662,7 @@ def test_a_recid_just_within_its_limit_is_no_burden(path: str) -> None:
         assert list(store.recids()) == [1 << 28]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["logstore", "index", "data"])
 def test_random_bytes_and_cuts_raise_format_errors_alone(path: str, what: str) -> None:
     filled(path, 60)

@@ -393,6 +393,7 @@ def test_a_full_disk_loses_nothing_that_was_taken(path: str) -> None:
         assert content(store, 9002) == {*taken, 9001}
 
 
+@pytest.mark.slow
 def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: bool) -> None:
     fill(path, range(200), checksums=True)
     files = [file for file in Path(path).iterdir() if file.stat().st_size]
@@ -412,6 +413,7 @@ def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: b
     assert reported > 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["index", "refs", "0.sqs", "0.rdq"])
 def test_hostile_bytes_are_one_line_or_less(path: str, name: str) -> None:
     """Integers of all sizes anywhere: no crash, no hang, no other error."""
@@ -546,6 +548,7 @@ def test_a_reader_goes_on_after_a_writer_that_was_killed(path: str, when: str) -
             assert content(reader, 300) == kept and reader.problems == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("segments")
 @pytest.mark.parametrize("end", ["closed", "killed", "killed and compacted"])
 def test_a_segment_that_is_gone_is_reported(path: str, end: str) -> None:

@@ -264,6 +264,7 @@ def test_a_close_reports_what_it_failed_to_write(tmp_path: Path) -> None:
 # --- numbers of writes ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "most"), [(256, 1.05), (64, 1.05), (4000, 1.03), (2050, 1.02)])
 def test_write_amplification(tmp_path: Path, size: int, most: float) -> None:
     """Records that fit badly, too: they go on in the next page."""
@@ -357,6 +358,7 @@ WILD = [0, 1, 2, 7, 4063, 4064, 4096, 65_535, (1 << 31) - 1, 1 << 31, (1 << 32) 
 FAR = [*WILD, 1 << 62, (1 << 63) - 2, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 
 
+@pytest.mark.slow
 def test_hostile_numbers_neither_crash_nor_hang(path: str) -> None:
     with Ring(path, "a") as ring:
         ring.push_many(bodies(300))
@@ -420,6 +422,7 @@ def test_hostile_numbers_neither_crash_nor_hang(path: str) -> None:
     assert 20 < refused < 690
 
 
+@pytest.mark.slow
 def test_a_buffer_with_a_huge_claimed_size_opens_at_once(tmp_path: Path) -> None:
     """Also as a file with a terabyte of holes."""
     path = tmp_path / "ring"

@@ -241,6 +241,7 @@ def test_settings_that_cannot_be(field: str, value: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_random_bytes_are_no_metadata() -> None:
     rng = random.Random(2)
     good = SETTINGS.encode()

@@ -47,6 +47,7 @@ def is_full(error: OSError) -> bool:
     return error.errno == errno.ENOSPC or (isinstance(error, Refusal) and "open it a" in str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_acknowledged_stays_on_a_full_disk(kind: str, room: int) -> None:

@@ -91,6 +91,7 @@ class Messages(Owner[MessageStore]):
         assert self.handle.read_many(ids) == [self.model[id] for id in ids]
 
 
+@pytest.mark.slow
 def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Life.small(monkeypatch)
     path, compacted = str(tmp_path / "s"), list[int]()
@@ -215,6 +216,7 @@ def watch(store: LogStore) -> None:
             assert [snapshot.get(recid) for recid in recids[::7]] == bodies[::7]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 def test_records(tmp_path: Path, soak: bool) -> None:
     path, compacted = str(tmp_path / "s"), list[int]()
@@ -307,6 +309,7 @@ class Pushers(Owner[Queue]):
         assert found == self.model
 
 
+@pytest.mark.slow
 def test_a_queue(tmp_path: Path) -> None:
     path = str(tmp_path / "q")
     ledgerq.create(path)
@@ -378,6 +381,7 @@ def test_a_ring(tmp_path: Path) -> None:
 # --- data set ---
 
 
+@pytest.mark.slow
 def test_a_data_set(tmp_path: Path) -> None:
     path = str(tmp_path / "d")
     with winkfs.dataset.create(path) as dataset:
