@@ -10,6 +10,7 @@ from winkformats.version import VERSION
 
 if TYPE_CHECKING:
     from winkfs.archive.backup import backup as backup
+    from winkfs.arrow.query import query as query
     from winkfs.container.bulk import Row as Row
     from winkfs.container.container import Container as Container
     from winkfs.container.container import create as create
@@ -82,6 +83,7 @@ _HOMES = {
     "open": "registry",
     "pack": "registry",
     "path_of": "names",
+    "query": "arrow.query",
     "reindex": "registry",
     "verify": "registry",
 }

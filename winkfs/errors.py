@@ -200,9 +200,9 @@ def _send_later(number: int) -> None:
 # --- packages that come with an extra of winkfs ---
 
 EXTRAS: Final = {
-    "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "pipeline",
+    "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "arrow",
     "pandas": "pipeline", "fastwarc": "pipeline", "matplotlib": "pipeline",
-    "zstandard": "compress", "fsspec": "fsspec",
+    "zstandard": "compress", "fsspec": "fsspec", "polars": "polars", "duckdb": "query",
 }  # fmt: skip
 
 

@@ -332,7 +332,7 @@ class Reader(Closing):
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return all files as a stream, for Arrow, Polars, DuckDB and others: see `to_batches`."""
-        return self.to_batches().__arrow_c_stream__(requested_schema)
+        return need_arrow().stream(self).__arrow_c_stream__(requested_schema)
 
     def parts(
         self,

@@ -43,7 +43,7 @@ from winkfs.dataset.shard import may_be_from, may_begin
 from winkfs.dataset.snapshot import plain_shard
 from winkfs.errors import StalePlan
 from winkfs.names import Name, to_bytes, to_str
-from winkfs.reader import Content, Order, Problem, Reader
+from winkfs.reader import BATCH_BYTES, Content, Order, Problem, Reader
 from winkfs.units import LAST, NANO, as_int, to_ns
 
 REOPEN: Final = "sync, and open it for reading"
@@ -143,6 +143,17 @@ def _cut(part: PlannedPiece) -> Piece:
     piece = part.cut(0, part.weight)
     assert piece is not None
     return piece
+
+
+def stream(reader: Reader) -> pa.RecordBatchReader:
+    """Return all files as batches, as of the first one that is read: consumers often take several
+    streams, most of them for the schema alone."""
+    asked = wanted(reader, None, None, "", None, None, True, BATCH_BYTES, False)
+
+    def batches_now() -> Iterator[pa.RecordBatch]:
+        yield from to_batches(reader, asked, None)
+
+    return pa.RecordBatchReader.from_batches(asked.reading.schema, batches_now())
 
 
 # --- parts ---

@@ -33,6 +33,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "rm": ("change", "Remove files."),
         "mv": ("change", "Rename a file or a directory."),
         "stat": ("read", "Show the metadata of a file."),
+        "query": ("query", "Run a query of SQL over the files."),
     },
     "Maintenance": {
         "verify": ("maintain", "Check every entry, inode and checksum."),

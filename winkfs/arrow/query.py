@@ -1,0 +1,128 @@
+"""SQL over the files of a store, by DuckDB: the table `files`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from winkfs.errors import Refusal, need
+from winkfs.reader import BATCH_BYTES, Reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from winkfs.registry import AsOf
+
+ROWS_AT_ONCE: Final = 1 << 13  # of a result
+ONLY_NAMED: Final = ("content", "name_raw", "mtime_ns", "ftype", "mode")
+WORD: Final = re.compile(r"\w+")
+
+
+class Result:
+    """The result of a query, as batches. Close it, or use it in a `with`."""
+
+    def __init__(self, stack: ExitStack, batches: pa.RecordBatchReader, base: str) -> None:
+        self._stack, self._batches, self._base = stack, batches, base
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._batches.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the batches. Raises Refusal of one line for an error of DuckDB."""
+        import duckdb
+
+        try:
+            yield from self._batches
+        except (duckdb.Error, OSError) as error:
+            raise Refusal(_line(error), self._base) from error
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rest of the result as a table."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(list(self), schema=self.schema)
+
+    def __enter__(self) -> Result:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the query. Idempotent."""
+        self._batches = self._batches.schema.empty_table().to_reader()
+        self._stack.close()
+
+
+def query(
+    path: str | os.PathLike[str] | Reader,
+    sql: str,
+    *,
+    where: str | None = None,
+    as_of: AsOf | None = None,
+) -> Result:
+    """Run a query of DuckDB on the table `files`: path, size, mtime, the columns of the user, and,
+    where the query names them, content, name_raw, mtime_ns, ftype and mode.
+
+    path    a container, a data set or another store, or an open one
+    where   only files for which it is true, see `Container.scan`: evaluated on the catalog, before
+            any content is read
+    raises  as `winkfs.open`; ValueError for a wrong `where`; Refusal of one line for a wrong query,
+            and without duckdb
+    cost    one read of the files each time that the query reads `files`; contents only if it names
+            them
+    """
+    duckdb = need("duckdb", "winkfs.query")
+    from winkfs.registry import open_silently
+
+    if not isinstance(sql, str):
+        raise TypeError(f"a query is a text, not {type(sql).__name__}")
+    with ExitStack() as stack:
+        reader = path if isinstance(path, Reader) else None
+        if reader is None:
+            reader = stack.enter_context(open_silently(path, as_of=as_of))  # type: ignore[arg-type]
+        connection = stack.enter_context(duckdb.connect())
+        spill = stack.enter_context(TemporaryDirectory(prefix="winkfs-query-"))
+        words = {word.lower() for word in WORD.findall(sql)}
+        typed = [name for name in reader.columns if name not in ("path", "size", "mtime")]
+        names = ["path", "size", "mtime", *typed, *(name for name in ONLY_NAMED if name in words)]
+        files = _Files(reader, names, where)
+        try:
+            connection.execute(f"set temp_directory = '{spill}'")
+            connection.register("files", files)
+            found = connection.sql(sql)
+            if found is None:
+                raise Refusal("the query has no result: it begins with select", reader.base)
+            fetch = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+            batches = fetch(ROWS_AT_ONCE)
+        except duckdb.Error as error:
+            raise Refusal(_line(error), reader.base) from None
+        return Result(stack.pop_all(), batches, reader.base)
+
+
+class _Files:
+    """The files of a reader as a source of DuckDB, which asks for a stream each time that it reads
+    the schema, or the files."""
+
+    def __init__(self, reader: Reader, names: Sequence[str], where: str | None) -> None:
+        self._reader, self._names, self._where = reader, names, where
+        self._schema = reader.to_batches(names, where=where, batch_bytes=BATCH_BYTES).schema
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        import pyarrow as pa
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from self._reader.to_batches(self._names, where=self._where)
+
+        found = pa.RecordBatchReader.from_batches(self._schema, batches())
+        return found.__arrow_c_stream__(requested_schema)
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of a message of DuckDB."""
+    return str(error).strip().splitlines()[0]
