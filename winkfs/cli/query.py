@@ -47,9 +47,16 @@ def query(base: str, sql: str, where: str | None, as_of: str | None, form: str |
         elif form == "table" or (form is None and sys.stdout.isatty()):
             _print_table(names, rows)
         else:
-            out = csv.writer(click.get_text_stream("stdout"), lineterminator="\n")
+            out = csv.writer(_Bytes(), lineterminator="\n")
             out.writerow(names)
             out.writerows(list(map(_text, row)) for row in rows)
+
+
+class _Bytes:
+    """Standard output for text whose surrogates are bytes."""
+
+    def write(self, text: str) -> None:
+        click.echo(text.encode("utf-8", "surrogateescape"), nl=False)
 
 
 def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Row]:
