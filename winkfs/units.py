@@ -215,8 +215,9 @@ def as_content(data: Any, what: str = "content") -> bytes:
         raise TypeError(f"{what} is bytes, not {type(data).__name__}") from None
     with view:
         if view.ndim == 0 or "O" in view.format:
-            of = "Python objects" if view.ndim else "one number, without a length"
-            raise TypeError(f"{what} is bytes, not {type(data).__name__} of {of}")
+            one = type(data).__name__
+            of = f"an {one} of Python objects" if view.ndim else f"a single {one}"
+            raise TypeError(f"{what} is bytes, not {of}")
         return view.tobytes()
 
 

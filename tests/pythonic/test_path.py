@@ -218,6 +218,8 @@ def test_a_path_with_two_dots_or_nul_is_refused(store: Any) -> None:
             store / part
     with pytest.raises(TypeError):
         store / 5
+    with pytest.raises(TypeError, match="a path is in a store"):
+        WinkPath("docs")
     assert str(store / "docs" / "/a.txt") == "a.txt"
     assert str(store / "docs" / PurePosixPath("x")) == "docs/x"
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
 from winkfs.entry import FileType, Stat
 from winkfs.errors import FileExists, IsDirectory, NoSuchFile, NotDirectory, Refusal
 from winkfs.names import OWN, name_below, name_of_path, to_bytes, to_str
-from winkfs.units import NANO
+from winkfs.units import NANO, shown
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -51,6 +51,8 @@ class WinkPath:
 
         raises  ValueError for a part `..`, and for NUL
         """
+        if not hasattr(reader, "paths_below"):
+            raise TypeError(f"a path is in a store, c / 'dir', which {shown(reader)} is not")
         pure = Pure(*parts)
         if pure.is_absolute():
             pure = pure.relative_to("/")
