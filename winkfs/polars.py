@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from winkfs.registry import AsOf
+    from winkfs.units import Time
 
 SIGNS: Final = {
     "Eq": "=", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">=",
@@ -42,8 +43,8 @@ def scan(
     *,
     where: str | None = None,
     prefix: Name = "",
-    since: float | None = None,
-    until: float | None = None,
+    since: Time | None = None,
+    until: Time | None = None,
     as_of: AsOf | None = None,
     batch_bytes: int = BATCH_BYTES,
 ) -> pl.LazyFrame:

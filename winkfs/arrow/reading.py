@@ -44,7 +44,7 @@ from winkfs.dataset.snapshot import plain_shard
 from winkfs.errors import StalePlan
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import BATCH_BYTES, Content, Order, Problem, Reader
-from winkfs.units import LAST, NANO, as_int, to_ns
+from winkfs.units import LAST, NANO, Time, as_int, to_ns
 
 REOPEN: Final = "sync, and open it for reading"
 Line = Callable[[str], None]
@@ -83,8 +83,8 @@ def wanted(
     columns: Sequence[str] | None,
     where: str | None,
     prefix: Name,
-    since: float | None,
-    until: float | None,
+    since: Time | None,
+    until: Time | None,
     content: Content,
     batch_bytes: int,
     include_dirs: bool,
