@@ -203,6 +203,7 @@ EXTRAS: Final = {
     "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "arrow",
     "pandas": "pipeline", "fastwarc": "pipeline", "matplotlib": "pipeline",
     "zstandard": "compress", "fsspec": "fsspec", "polars": "polars", "duckdb": "query",
+    "ratarmountcore": "ratarmount",
 }  # fmt: skip
 
 

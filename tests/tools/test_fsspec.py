@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pytest
 import stored
 from flips import flip
-from fsspec.implementations.memory import MemoryFileSystem
 
 import winkfs
 import winkfs.dataset
 from winkfs.container.ondisk.run import Run
-from winkfs.fsspec import WinkFileSystem
 from winkfs.stores.messagestore import MessageStore
+
+fsspec = pytest.importorskip("fsspec")
+from fsspec.implementations.memory import MemoryFileSystem  # noqa: E402
+
+from winkfs.fsspec import WinkFileSystem  # noqa: E402
 
 pytestmark = pytest.mark.in_memory
 FILES = {"a.txt": b"one\ntwo\n", "t/b.csv": b"x,y\n1,2\n", "t/u/c": b"0123456789"}

@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fsspec.tests import abstract
 
 import winkfs
 import winkfs.dataset
+
+pytest.importorskip("fsspec")
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.tests import abstract
 
 pytestmark = pytest.mark.in_memory
 MAKE: dict[str, Callable[[Path], Any]] = {
@@ -39,6 +42,10 @@ class InContainer(abstract.AbstractFixtures):
     def fs_path(self, fs: Any) -> str:
         fs.makedirs(self.folder, exist_ok=True)
         return self.folder
+
+    @pytest.fixture
+    def local_fs(self) -> LocalFileSystem:  # older suites have one that pytest warns of
+        return LocalFileSystem(auto_mkdir=True)
 
     @pytest.fixture
     def fs_join(self) -> Callable[..., str]:

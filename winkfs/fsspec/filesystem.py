@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from fsspec.callbacks import DEFAULT_CALLBACK
@@ -497,14 +498,27 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
         super().get(rpath, lpath, recursive=recursive, rooted=True, **options)
 
     def get_file(
-        self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **options: Any
+        self,
+        rpath: str,
+        lpath: Any = None,
+        callback: Any = DEFAULT_CALLBACK,
+        outfile: Any = None,
+        **_: Any,
     ) -> None:
         """Copy a file to a local path or an open file; for a directory make a local one."""
-        if not isfilelike(lpath) and options.get("outfile") is None and self.isdir(rpath):
+        into = lpath if isfilelike(lpath) else outfile
+        if into is None and self.isdir(rpath):
             os.makedirs(lpath, exist_ok=True)
             return
-        options.pop("rooted", None)
-        super().get_file(rpath, lpath, callback=callback, **options)
+        with contextlib.ExitStack() as stack:
+            source = stack.enter_context(self.open(rpath))
+            if into is None:
+                os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+                into = stack.enter_context(Path(lpath).open("wb"))
+            callback.set_size(source.size)
+            while data := source.read(PIECE_BYTES):
+                into.write(data)
+                callback.relative_update(len(data))
 
     # --- open files ---
 
