@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -140,7 +141,7 @@ class Column:
         if known.keys() <= {None}:
             return cls.nulls(kind, len(texts))
         if is_number(kind):
-            values = {text: _number(kind, text) for text in known}
+            values = _numbers(kind, known)
         elif kind in LISTS:
             found = {text: to_value(kind, text) for text in known}
             some = [text for text, value in found.items() if value is not None]
@@ -321,18 +322,23 @@ def is_exact(kind: str) -> bool:
     return (decimal_of(kind) or (0, 0))[0] <= NARROW
 
 
-def _number(kind: str, text: bytes | None) -> Any:
-    value = to_value(kind, text)
-    if value is None:
-        return None
-    if kind == "timestamp":
-        return (value - EPOCH) // MICROSECOND
-    if kind == "date":
-        return value.toordinal() - EPOCH_DAY
-    if kind == "datetime":
-        return (value - LOCAL_EPOCH) // MICROSECOND
-    parameters = decimal_of(kind)
-    return value if parameters is None else scaled(value, *parameters)
+def _numbers(kind: str, texts: Iterable[bytes | None]) -> dict[bytes | None, Any]:
+    """Return the number of each text, None: null."""
+    values = {text: to_value(kind, text) for text in texts}
+    if kind in ("int64", "float64", "bool"):
+        return values
+    number = _NUMBER.get(kind)
+    if number is None:
+        precision, scale = decimal_of(kind) or (0, 0)
+        number = partial(scaled, precision=precision, scale=scale)
+    return {text: None if value is None else number(value) for text, value in values.items()}
+
+
+_NUMBER: Final[dict[str, Callable[[Any], int]]] = {
+    "timestamp": lambda value: (value - EPOCH) // MICROSECOND,
+    "date": lambda value: value.toordinal() - EPOCH_DAY,
+    "datetime": lambda value: (value - LOCAL_EPOCH) // MICROSECOND,
+}
 
 
 def _decoded_numbers(kind: str, value: bytes, n: int, at: int) -> npt.NDArray[Any]:

@@ -68,6 +68,7 @@ DECIMAL: Final = re.compile(
     rb"[+-]?(?:[0-9]+\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+(?:e[+-]?[0-9]+)?|nan|inf|infinity)",
     re.IGNORECASE,
 )
+NULL: Final = type(None)
 BOOLS: Final = {b"true": True, b"false": False, b"1": True, b"0": False}
 
 
@@ -449,7 +450,7 @@ def _items(text: bytes) -> list[Any]:
 
 def _to_list(text: bytes) -> list[str | None]:
     found = _items(text)
-    if not all(item is None or isinstance(item, str) for item in found):
+    if not {str, NULL}.issuperset(map(type, found)):
         raise ValueError
     "".join(filter(None, found)).encode()  # half a surrogate pair, which JSON can write, is no text
     return found
@@ -465,7 +466,7 @@ def _to_numbers(text: bytes) -> list[int | None]:
 
 def _to_floats(text: bytes) -> list[float | None]:
     found = _items(text)
-    if not {type(item) for item in found} <= {float, int, type(None)}:
+    if not {float, int, NULL}.issuperset(map(type, found)):
         raise ValueError
     return [None if item is None else float(item) for item in found]
 
