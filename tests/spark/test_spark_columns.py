@@ -22,6 +22,8 @@ from winkfs import FileType
 from winkfs.container.ondisk.typed import EPOCH, to_text, to_value
 
 pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq
+
 from winkfs.spark import streaming
 from winkfs.spark.jobs import ingest
 
@@ -483,3 +485,43 @@ def write_parquet(spark: SparkSession, rows: DataFrame, to: Path, times: str) ->
     finally:
         for name, value in zip(names, before, strict=True):
             spark.conf.set(name, value or "")
+
+
+def test_values_stay_as_they_are_by_arrow(spark: SparkSession, tmp_path: Path) -> None:
+    """From Python to Arrow, Parquet, a data set, Spark, another data set, and Arrow again."""
+    truth = the_truth()
+    stored.make(
+        tmp_path / "first",
+        (
+            (name, content(name), 1_700_000_000 + i, one)
+            for i, (name, one) in enumerate(truth.items())
+        ),
+        columns=SCHEMA,
+    )
+
+    def table(path: Path, **options: Any) -> Any:
+        with winkfs.open(path) as files:
+            found = files.to_arrow(order="name", **options)
+        found.validate(full=True)
+        return found
+
+    first = table(tmp_path / "first")
+    rows = {row["path"]: row for row in first.to_pylist()}
+    assert rows.keys() == truth.keys()
+    for name, one in truth.items():
+        found = {column: plain(rows[name][column], column) for column in SCHEMA}
+        assert same(found, one), name
+        assert rows[name]["content"] == content(name)
+    pq.write_table(first, tmp_path / "t.parquet")
+    summary = ingest.run(spark, [str(tmp_path / "t.parquet")], str(tmp_path / "set"))
+    assert (summary["bad"], summary["changed"]) == (0, 0)
+    save(load(spark, tmp_path / "set"), tmp_path / "copy")
+    for again in (tmp_path / "set", tmp_path / "copy"):
+        there = table(again)
+        assert there.schema == first.schema
+        for column in first.column_names:
+            assert same(there[column].to_pylist(), first[column].to_pylist()), (again, column)
+        assert table(again, where="price > 0 and vector is not null").num_rows == sum(
+            one["price"] is not None and one["price"] > 0 and one["vector"] is not None
+            for one in truth.values()
+        )
