@@ -8,6 +8,7 @@ handle that is open.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from winkformats.arrays import Int64, among
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, raise_it
 from winkfs.arrow import arrays
 from winkfs.arrow.batches import TIMESTAMP, OpenPiece, Reading, batches, ordered
 from winkfs.arrow.named import part_of as named_part
@@ -30,12 +31,15 @@ from winkfs.arrow.pieces import (
     piece_of,
     weight_of,
 )
+from winkfs.arrow.rows import Contents, open_planned
 from winkfs.container.arrow import to_arrow
 from winkfs.container.container import Container
 from winkfs.container.handle import check_columns
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.typed import USER, Texts
+from winkfs.container.select import Query, all_rows
 from winkfs.container.selection import Selection
+from winkfs.container.store import Store
 from winkfs.container.table import MTIME, SIZE, FileTable
 from winkfs.container.where import parse
 from winkfs.dataset.reading import DatasetReading
@@ -129,13 +133,21 @@ def to_batches(reader: Reader, asked: Wanted, order: Order) -> pa.RecordBatchRea
             raise ValueError(f"{reader.base}: a writer reads by name: {REOPEN}")
         by_name = order == "name" or reader.writable
         if by_name or (order is None and not asked.reading.contents and not asked.refs):
-            piece = Piece(reader.base, 0, 0, True, 0, 0)
-            found = OpenPiece(asked.reading, piece, _ByName(reader, asked)).batches()
+            found = _named(reader, asked)
+            next(found)  # opens what it reads, which it closes even if it is read no further
             return pa.RecordBatchReader.from_batches(asked.reading.schema, found)
     elif order == "name":
         raise ValueError(f"{reader.base}: order='name' is for containers and data sets")
     found = batches(asked.reading, [_cut(part) for part in planned(reader, asked)])
     return pa.RecordBatchReader.from_batches(asked.reading.schema, found)
+
+
+def _named(reader: Container | DatasetReading, asked: Wanted) -> Iterator[pa.RecordBatch]:
+    """Yield an empty batch once the files are listed, then those of the files by name."""
+    piece = Piece(reader.base, 0, 0, True, 0, 0)
+    with OpenPiece(asked.reading, piece, _ByName(reader, asked)) as opened:
+        yield pa.RecordBatch.from_pylist([], asked.reading.schema)
+        yield from opened.batches()
 
 
 def _cut(part: PlannedPiece) -> Piece:
@@ -202,6 +214,7 @@ def parts(reader: Reader, asked: Wanted, count: int) -> list[Part]:
     if not found:
         return []
     found = list(map(_without_open, found))
+    count = min(count, len(reader))
     weight = sum(part.weight for part in found) // count
     return [Part(reader.base, weight, asked.reading, some) for some in divide(found, count)]
 
@@ -238,6 +251,12 @@ def planned(reader: Reader, asked: Wanted) -> list[PlannedPiece]:
     return [part] if part is not None else []
 
 
+def _piece_now(reader: Container) -> Piece:
+    """Return a container in its current state."""
+    with reader.lock:
+        return piece_of(plain_shard(reader.settled()), 0)
+
+
 def _of_container(reader: Container, asked: Wanted) -> Iterator[PlannedPiece]:
     with reader.lock:
         store = reader.settled()
@@ -256,7 +275,7 @@ def _of_dataset(reader: DatasetReading, asked: Wanted) -> Iterator[PlannedPiece]
     if asked.where is not None:
         parse(asked.where).bound(reader.columns)  # raises now, not at the first shard
     contents = asked.reading.contents
-    for number, shard in enumerate(reader.shards):
+    for number, shard in enumerate(reader.shards_now()):
         names = shard.record.names
         if not shard.files or (names is not None and not may_begin(names, asked.prefix)):
             continue
@@ -290,13 +309,12 @@ def read_rows(reader: Reader, refs: Any, asked: Wanted) -> pa.Table:
     found = _numbers(refs)
     shard, pos = found >> POS_BITS, found & POS_MASK
     if isinstance(reader, Container):
-        with reader.lock:
-            pieces = [piece_of(plain_shard(reader.settled()), 0)]
+        pieces = [_piece_now(reader)]
     else:
         generation = reader.generation
         pieces = [
             replace(piece_of(one, generation), number=number)
-            for number, one in enumerate(reader.shards)
+            for number, one in enumerate(reader.shards_now())
         ]
     if len(found) and not (int(shard.min()) >= 0 and int(shard.max()) < len(pieces)):
         raise ValueError(f"{reader.base}: a reference to no file: {int(found[shard.argmax()])}")
@@ -325,24 +343,41 @@ def _numbers(refs: Any) -> Int64:
 
 
 class _ByName:
-    """The files of an open container or data set by name: the counterpart of `rows.PieceSource`.
+    """The files of a container or data set by name: the counterpart of `rows.PieceSource`.
 
-    A data set that has unpublished changes, or very many shards, is read in the order of its scan.
+    A container is read by positions: a writer's through its handle, otherwise one that is opened
+    here. A data set is read by names; one with unpublished changes, or very many shards, in the
+    order of its scan.
     """
 
     def __init__(self, reader: Container | DatasetReading, asked: Wanted) -> None:
-        """Begin to list the files, as of now. Raises ValueError."""
+        """Begin to list the files, as of now. Raises ValueError; FormatError; OSError."""
         if asked.refs:
             raise ValueError("content='ref' is for files in disk order: leave order out")
         self._reader, self._asked, self._typed = reader, asked, asked.reading.typed
-        self.contents = self
+        self.contents: Any = self
         columns, report = tuple(self._typed), _report(asked)
-        rows = reader.rows(asked.prefix, report, asked.times, asked.where, columns)
-        self._listed = rows is not None
-        self._found = self._scanned(report) if rows is None else rows
+        self._own: Store | None = None
+        found: Iterator[FileTable] | None
+        if isinstance(reader, Container) and not reader.writable:
+            self._own = open_planned(_piece_now(reader), load=True)
+            self.contents = Contents(self._own, self._own.kv.start, self._own.kv.end)
+            condition = None if asked.where is None else parse(asked.where).bound(reader.columns)
+            query = Query.of_prefix(asked.prefix, asked.times, condition, columns)
+            found = all_rows(self._own, nullcontext(), report or raise_it, query)
+        else:
+            found = reader.rows(asked.prefix, report, asked.times, asked.where, columns)
+        if isinstance(reader, Container) and reader.writable:
+            self.contents = _Locked(reader)
+        self._listed = found is not None
+        self._found = self._scanned(report) if found is None else found
 
     def __exit__(self, *exc: object) -> None:
-        """Do nothing: the handle stays open."""
+        """Close what was opened here; the handle stays open."""
+        if self._own is not None:
+            del self._found
+            self.contents.close()
+            self._own.abandon()
 
     def chunks(self) -> Iterator[FileTable]:
         """Yield the files in parts. Raises CorruptError; OSError."""
@@ -408,3 +443,27 @@ class _ByName:
 
     def drop(self) -> None:
         """Do nothing: the handle keeps no pages."""
+
+
+class _Locked:
+    """The contents of a writer's files by their positions, read with its lock."""
+
+    def __init__(self, writer: Container) -> None:
+        self._writer, self._store = writer, writer.store
+        self._contents = Contents(self._store, self._store.kv.start, self._store.kv.end)
+
+    def of(self, rows: FileTable) -> tuple[pa.Array, dict[int, Exception]]:
+        """Read contents: see `rows.Contents.of`. Raises StalePlan after a compaction; Closed."""
+        with self._writer.lock:
+            self._writer.need_writable()
+            if self._writer.store is not self._store:
+                raise StalePlan("was compacted while it was read", self._writer.base)
+            return self._contents.of(rows)
+
+    def mode(self, rows: FileTable, i: int) -> int:
+        with self._writer.lock:
+            return self._contents.mode(rows, i)
+
+    def drop(self) -> None:
+        """Drop the ranges that were read from the page cache."""
+        self._contents.drop()

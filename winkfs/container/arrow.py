@@ -24,9 +24,11 @@ from winkfs.container.ondisk.typed import (
     to_value,
 )
 from winkfs.errors import need
+from winkfs.names import to_name
 from winkfs.units import to_ns
 
 MASK64: Final = (1 << 64) - 1
+TAKEN_UP: Final = frozenset(["content", "mtime", "mtime_ns", "size"])  # beside names and columns
 PART_ROWS: Final = 2048  # of an Arrow batch that are put together
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
 
@@ -48,7 +50,8 @@ def kind_of_arrow(kind: Any) -> str | None:
     tests = (
         (of.is_string, "string"), (of.is_large_string, "string"), (of.is_binary, "binary"),
         (of.is_large_binary, "binary"), (of.is_fixed_size_binary, "binary"),
-        (of.is_boolean, "bool"), (of.is_integer, "int64"), (of.is_floating, "float64"),
+        (of.is_string_view, "string"), (of.is_binary_view, "binary"), (of.is_boolean, "bool"),
+        (of.is_integer, "int64"), (of.is_floating, "float64"),
         (of.is_date, "date"),
     )  # fmt: skip
     return next((found for test, found in tests if test(kind)), None)
@@ -226,12 +229,13 @@ def arrow_parts(
     """
     pa = need("pyarrow", "put_batch")
 
-    if isinstance(batch, pa.Table):
-        for one in batch.to_batches():
+    if not isinstance(batch, pa.RecordBatch):
+        if not hasattr(batch, "__arrow_c_stream__"):
+            kind = type(batch).__name__
+            raise TypeError(f"it takes an Arrow RecordBatch, or a Table or stream, not {kind}")
+        for one in pa.RecordBatchReader.from_stream(batch):
             yield from arrow_parts(one, schema, entries)
         return
-    if not isinstance(batch, pa.RecordBatch):
-        raise TypeError(f"it takes an Arrow RecordBatch or Table, not {type(batch).__name__}")
     there = dict(zip(batch.schema.names, batch.columns, strict=True))
     if len(there) < batch.num_columns:
         raise ValueError(f"a column of the batch is there twice: {', '.join(batch.schema.names)}")
@@ -243,12 +247,13 @@ def arrow_parts(
             raise ValueError(f"the column {needed} of the batch has nulls")
         if kind_of_arrow(there[needed].type) not in ("string", "binary"):
             raise ValueError(f"the column {needed} of the batch is {there[needed].type}: cast it")
-    for extra in there.keys() - {name, "content", "mtime"} - schema.keys():
+    for extra in there.keys() - {name, *TAKEN_UP} - schema.keys():
         known = ", ".join(schema) or "there are none"
         raise ValueError(f"the container has no column {extra!r} ({known}): add it first")
     for at in range(0, batch.num_rows, PART_ROWS):
         part = {key: column.slice(at, PART_ROWS) for key, column in there.items()}
         names = part[name].cast(pa.large_binary()).to_pylist()
+        names = list(map(to_name, names)) if name == "path" else names
         contents = part["content"].cast(pa.large_binary())
         attrs = None
         if part.keys() & schema.keys():
@@ -258,14 +263,18 @@ def arrow_parts(
                 for column, kind in schema.items()
             ])  # fmt: skip
         views = [memoryview(content.as_buffer()) for content in contents]
-        yield names, views, _times(part.get("mtime"), len(names)), None, attrs
+        times = part.get("mtime_ns", part.get("mtime"))
+        yield names, views, _times(times, len(names), exact="mtime_ns" in part), None, attrs
 
 
-def _times(array: Any, n: int) -> list[int | None]:
-    """Return mtimes in nanoseconds, None: now. Raises ValueError if a file cannot have one."""
+def _times(array: Any, n: int, *, exact: bool) -> list[int | None]:
+    """Return mtimes in nanoseconds, None: now. Raises ValueError if a file cannot have one.
+
+    exact  numbers are nanoseconds, not seconds
+    """
     if array is None:
         return [None] * n
-    found = times_of_arrow(array)
+    found = array.to_pylist() if exact else times_of_arrow(array)
     if any(ns is not None and not LEAST <= ns <= MOST for ns in found):
         raise ValueError("the column mtime of the batch has a time outside 1677 to 2262")
     return found

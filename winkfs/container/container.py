@@ -484,10 +484,12 @@ class Container(Handle, Writer):
 
     @consumes
     def put_batch(self, batch: Any) -> int:
-        """Create or replace the files of an Arrow RecordBatch or Table -> how many.
+        """Create or replace the files of an Arrow RecordBatch or Table, or of anything that Arrow
+        reads as a stream: a frame of Polars, a relation of DuckDB, another container -> how many.
 
-        batch   with columns `path` (or `name`) and `content`, maybe `mtime` (a timestamp, or
-                seconds), and columns that the container has
+        batch   with columns `path` (with escapes, see `Reader.to_batches`) or `name` (the name
+                itself) and `content`, maybe `mtime` (a timestamp, or seconds) or `mtime_ns`, and
+                columns that the container has; `size` is not looked at
         raises  ValueError for others, for nulls where there must be none, and for other types
         cost    as `put_many`
         """

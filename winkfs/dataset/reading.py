@@ -239,6 +239,12 @@ class DatasetReading(Reader):
         """The shards by rank, the winner last."""
         return self._snapshot.shards
 
+    def shards_now(self) -> tuple[Shard, ...]:
+        """Return the shards by rank, as `shards`. Raises Closed."""
+        with self._lock:
+            self._check()
+            return self.shards
+
     @property
     def writable(self) -> bool:
         return False
