@@ -360,11 +360,15 @@ class _ByName:
         self._own: Store | None = None
         found: Iterator[FileTable] | None
         if isinstance(reader, Container) and not reader.writable:
-            self._own = open_planned(_piece_now(reader), load=True)
-            self.contents = Contents(self._own, self._own.kv.start, self._own.kv.end)
             condition = None if asked.where is None else parse(asked.where).bound(reader.columns)
             query = Query.of_prefix(asked.prefix, asked.times, condition, columns)
-            found = all_rows(self._own, nullcontext(), report or raise_it, query)
+            self._own = open_planned(_piece_now(reader), load=True)
+            try:
+                self.contents = Contents(self._own, self._own.kv.start, self._own.kv.end)
+                found = all_rows(self._own, nullcontext(), report or raise_it, query)
+            except BaseException:
+                self._own.abandon()
+                raise
         else:
             found = reader.rows(asked.prefix, report, asked.times, asked.where, columns)
         if isinstance(reader, Container) and reader.writable:
