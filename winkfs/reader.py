@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, overload
 
 from winkformats.closing import Closing
 from winkformats.errors import CorruptError
@@ -35,7 +35,6 @@ from winkfs.units import Time, as_int
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from winkfs.arrow.reading import Part
     from winkfs.pythonic.path import WinkPath
 
 T = TypeVar("T")
@@ -47,6 +46,23 @@ Content = bool | Literal["ref"]
 Order = Literal["disk", "name"] | None
 BATCH_BYTES: Final = 4 << 20  # of content in an Arrow batch
 BUFFER: Final = 1 << 30  # bytes of the largest buffer of a file object
+
+
+class Part(Protocol):
+    """A share of the files of a store, see `Reader.parts`. It can be pickled, and opens the store
+    where it is read. Any consumer of Arrow takes it as a stream."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def to_batches(self) -> pa.RecordBatchReader:
+        """Return its files in batches. Raises, while they are read, CorruptError; StalePlan if the
+        store was replaced; OSError."""
+
+    def to_arrow(self) -> pa.Table:
+        """Return its files as a table."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 
 class Reader(Closing):
