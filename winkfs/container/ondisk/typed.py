@@ -315,7 +315,7 @@ def _date_text(value: Any) -> bytes:
 
 
 def _datetime_text(value: Any) -> bytes:
-    if not isinstance(value, datetime) or value.tzinfo is not None:
+    if not isinstance(value, datetime) or value.tzinfo is not None or value != value:  # NaT
         raise TypeError
     return value.isoformat(timespec="microseconds").encode()
 
