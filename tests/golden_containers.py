@@ -6,10 +6,14 @@ here. Owners and times are given, so that the bytes do not depend on who makes t
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from golden_formats import CONTID, NOW, NOW_NS, tick
@@ -204,6 +208,42 @@ def compressed_append_only_life(c: Container) -> Files:
     return files | {b"f1": File(page(11), 10 * NANO)}
 
 
+TYPES: dict[str, tuple[str, list[Any], list[bytes]]] = {  # column -> type, values, their texts
+    "lang": ("string", ["de", ""], [b"de", b""]),
+    "good": ("bool", [True, False], [b"true", b"false"]),
+    "score": ("float64", [0.1, -math.inf], [b"0.1", b"-inf"]),
+    "at": ("timestamp", [0, -1.5],
+           [b"1970-01-01T00:00:00.000000Z", b"1969-12-31T23:59:58.500000Z"]),
+    "day": ("date", [date(1, 1, 1), date(9999, 12, 31)], [b"0001-01-01", b"9999-12-31"]),
+    "local": ("datetime", [datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_999)],
+              [b"0001-01-01T00:00:00.000000", b"9999-12-31T23:59:59.999999"]),
+    "price": ("decimal(18,2)", [Decimal("-0.05"), 9999999999999999],
+              [b"-0.05", b"9999999999999999.00"]),
+    "wide": ("decimal(38,38)", [Decimal("-0." + "9" * 38), Decimal("0." + "9" * 38)],
+             [b"-0." + b"9" * 38, b"0." + b"9" * 38]),
+    "tags": ("list<string>", [["a", None], []], [b'["a",null]', b"[]"]),
+    "counts": ("list<int64>", [[-(1 << 63), None], []], [b"[-9223372036854775808,null]", b"[]"]),
+    "vector": ("list<float64>", [[math.nan, math.inf, -0.0], [1e300]],
+               [b"[NaN,Infinity,-0.0]", b"[1e+300]"]),
+}  # fmt: skip
+
+
+def typed_life(c: Container) -> Files:
+    """Files with columns of all types, each of which is null in some of them."""
+    record = " ".join(f"{name}:{kind}" for name, (kind, *_) in TYPES.items()).encode()
+    c.add_columns({name: kind for name, (kind, *_) in TYPES.items()})
+    files: Files = {}
+    for i in range(9):
+        some = {name: i % 2 for k, name in enumerate(TYPES) if (i + k) % 3}
+        values = {name: TYPES[name][1][which] for name, which in some.items()}
+        c.put(f"f{i}", b"%d" % i, mtime_ns=T0 + i, mode=0o640, uid=OWNER[0], gid=OWNER[1],
+              columns=values)  # fmt: skip
+        texts = {f"user.{name}".encode(): TYPES[name][2][which] for name, which in some.items()}
+        xattrs = {b"user.winkfs_columns": record} | texts
+        files[b"f%d" % i] = File(b"%d" % i, T0 + i, mode=0o640, owner=OWNER, xattrs=xattrs)
+    return files
+
+
 def nothing(c: Container) -> Files:
     return {}
 
@@ -324,6 +364,7 @@ RECIPES: dict[str, Callable[[Path], Files]] = {
     "ao-sums": functools.partial(with_sums, live=append_only_life, names=True, ao=True),
     "written": functools.partial(with_sums, live=life, names=True),
     "ao-written": functools.partial(with_sums, live=append_only_life, names=True, ao=True),
+    "typed": functools.partial(with_sums, live=typed_life, names=True),
     "zstd": functools.partial(with_sums, live=compressed_life, names=True, compress="zstd"),
     "ao-zstd": functools.partial(
         with_sums, live=compressed_append_only_life, names=True, ao=True, compress="zstd:19"
