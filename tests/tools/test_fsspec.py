@@ -213,6 +213,25 @@ def test_walk_is_that_of_the_base_class(tmp_path: Path) -> None:
             list(fs.walk("", maxdepth=0))
 
 
+@pytest.mark.parametrize("withdirs", [False, True])
+def test_find_is_that_of_the_base_class(tmp_path: Path, withdirs: bool) -> None:
+    with winkfs.create(tmp_path / "c") as made:
+        made.put_many((name, name.encode()) for name in ["a", "b/c", "b/d/e/f", "b/d/g", "bb/i"])
+        made.mkdir("empty")
+        made.mkdir("b/d")
+    with winkfs.fs(tmp_path / "c") as fs:
+        base = super(WinkFileSystem, fs)
+        for path in ("", "b", "b/d", "a", "empty", "none"):
+            for depth in (None, 1, 2, 3):
+                found = fs.find(path, maxdepth=depth, withdirs=withdirs, detail=True)
+                if path != "a":  # of a file, the base class has no metadata
+                    assert found == base.find(path, maxdepth=depth, withdirs=withdirs, detail=True)
+                assert list(found) == fs.find(path, maxdepth=depth, withdirs=withdirs)
+                sizes = fs.du(path, total=False, maxdepth=depth, withdirs=withdirs)
+                assert sizes == {name: info["size"] for name, info in found.items()}
+        assert fs.find("a", detail=True) == {"a": fs.info("a")}
+
+
 @pytest.mark.parametrize(
     "pattern", ["*", "**", "b/*", "b/**", "*/", "b/**/", "[ah]*", "b/d/e/f", "b/?", "b/*/*", "x*"]
 )
@@ -700,11 +719,15 @@ def test_threads_share_a_filesystem(writer: WinkFileSystem) -> None:
     assert failed == [] and len(writer.find("")) == 63
 
 
-def test_the_end_of_a_process_needs_no_close(base: str) -> None:
+@pytest.mark.parametrize("which", ["base", "root"])
+def test_the_end_of_a_process_needs_no_close(request: pytest.FixtureRequest, which: str) -> None:
+    base = request.getfixturevalue(which)
     code = f"""import winkfs
 fs = winkfs.fs({base!r}, "a")
 fs.pipe("x", b"1")
-file = winkfs.fs({base!r}).open("x")"""
+assert len(fs.find("")) == 4
+file = winkfs.fs({base!r}).open("x")
+print(file.read().decode())"""
     done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True,
                           check=False)  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")

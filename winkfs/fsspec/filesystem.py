@@ -134,8 +134,7 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
     def _open_store(self) -> _Opened:
         opened = _Opened(self._path, self.mode, self.as_of, self.where)
         self._end = weakref.finalize(self, _drop, opened.reader)
-        if opened.changes is not None:
-            _close_at_end(self._end)
+        _close_at_end(self._end)
         return opened
 
     @property
@@ -257,10 +256,7 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
         return self._type(path) == "directory"
 
     def _type(self, path: str) -> str:
-        try:
-            return str(self.info(path)["type"])
-        except FileNotFoundError:
-            return ""
+        return self._store.paths.kind(self._strip_protocol(path))
 
     def created(self, path: str) -> datetime:
         """Return the time of the last change, in UTC. Raises FileNotFoundError."""
@@ -305,15 +301,18 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
         maxdepth: int | None = None,
         withdirs: bool = False,
         detail: bool = False,
+        columns: bool = True,
         **_: Any,
     ) -> Any:
         """Return the files below a path, sorted; with `withdirs` directories and itself, too.
 
-        ->  paths; with `detail` a dict of their metadata
+        columns  whether the metadata have the values of the columns
+
+        ->       paths; with `detail` a dict of their metadata
         """
         _check_depth(maxdepth)
         path, paths = self._strip_protocol(path), self._store.paths
-        tree = paths.tree(path, maxdepth, detail=detail)
+        tree = paths.tree(path, maxdepth, detail=detail, columns=columns)
         found: dict[str, Any] = dict(tree.files)
         if withdirs:
             found |= tree.directories
@@ -368,7 +367,7 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
         **_: Any,
     ) -> Any:
         """Return the bytes of all files below a path, or of each, as a dict."""
-        found = self.find(path, maxdepth=maxdepth, withdirs=withdirs, detail=True)
+        found = self.find(path, maxdepth, withdirs, detail=True, columns=False)
         sizes = {name: info["size"] for name, info in found.items()}
         return sum(sizes.values()) if total else sizes
 
@@ -630,11 +629,23 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
         rpath: str,
         callback: Any = DEFAULT_CALLBACK,
         mode: str = "overwrite",
-        **options: Any,
+        columns: Mapping[str, Any] | None = None,
+        mtime: float | None = None,
+        **_: Any,
     ) -> None:
         """Copy a local file, or make a directory for a local one: see `pipe_file`."""
-        with self._changing():
-            super().put_file(lpath, rpath, callback=callback, mode=mode, **options)
+        with self._changing() as changes:
+            path = self._store.paths.real(self._strip_protocol(rpath))
+            if mode == "create" and changes.there(path):
+                raise FileExists("exists already", path)
+            if os.path.isdir(lpath):
+                changes.make_directories(path)
+                return
+            size = os.stat(lpath).st_size
+            callback.set_size(size)
+            with Path(lpath).open("rb") as source:
+                changes.put_from(path, source, columns, mtime)
+            callback.relative_update(size)
 
     def copy(self, path1: Any, path2: Any, recursive: bool = False, **options: Any) -> None:
         """Copy files within the store: see fsspec."""
@@ -757,13 +768,13 @@ class _Turn:
         self.lock, self.depth = threading.RLock(), 0
 
 
-_ends: Final[list[weakref.finalize[..., Any]]] = []  # of filesystems that write
+_ends: Final[list[weakref.finalize[..., Any]]] = []  # of filesystems
 _hooked = 0  # the process whose end calls them
 
 
 def _close_at_end(end: weakref.finalize[..., Any]) -> None:
-    """Close a filesystem that writes at the end of the process, before winkfs reports that its
-    store is still open: all but an open transaction has been synced."""
+    """Close a filesystem at the end of the process, before winkfs reports that its store is still
+    open: fsspec's users need not close one, and all but an open transaction has been synced."""
     global _hooked
     _ends[:] = [each for each in _ends if each.alive]
     _ends.append(end)

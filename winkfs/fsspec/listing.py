@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import itertools
 import stat
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
-from winkfs.container.handle import Handle
+import numpy as np
+
+from winkfs.container.container import Container
 from winkfs.container.ondisk.typed import to_value
 from winkfs.container.table import FileTable
 from winkfs.dataset.reading import DatasetReading
@@ -24,6 +27,7 @@ from winkfs.names import (
     after,
     name_at,
     name_below,
+    shown,
     shown_all,
     to_bytes,
     to_str,
@@ -54,20 +58,73 @@ class Facts(NamedTuple):
     ctime_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Some files: names, FTYPEs, and functions for what costs more.
+class Batch(Protocol):
+    """Some files of a store: never none. `index`: of the files in question; None: all.
 
-    ordered whether all batches are in byte order of the names
-    facts   () -> the Facts of each
-    values  () -> the values of the columns of each; None: there are no columns
+    ordered  whether all batches are in byte order of the names
     """
 
     names: list[bytes]
     ftypes: list[int]
     ordered: bool
-    facts: Callable[[], list[Facts]]
-    values: Callable[[], list[dict[str, Any]]] | None
+
+    def facts(self, index: list[int] | None) -> list[Facts]:
+        """Return the metadata of each."""
+
+    def values(self, index: list[int] | None) -> list[dict[str, Any]]:
+        """Return the values of the columns of each."""
+
+
+class Rows:
+    """Files of a catalog."""
+
+    ordered = True
+
+    def __init__(self, rows: FileTable, reader: Container | DatasetReading) -> None:
+        self.names, self.ftypes = rows.names, rows.ftype.tolist()
+        self._rows, self._reader = rows, reader
+
+    def _some(self, index: list[int] | None) -> tuple[FileTable, list[int]]:
+        """Return rows, and which of them are incomplete."""
+        rows = self._rows if index is None else self._rows.take(np.array(index, np.int64))
+        return rows, np.flatnonzero(rows.asked).tolist()
+
+    def facts(self, index: list[int] | None) -> list[Facts]:
+        (rows, asked), reader = self._some(index), self._reader
+        owner = reader.store.owner if isinstance(reader, Container) else (0, 0)
+        found = list(map(Facts, *(column.tolist() for column in rows.stats(owner)[1:])))
+        for i in asked:
+            found[i] = facts_of(reader.stat(rows.names[i]))
+        return found
+
+    def values(self, index: list[int] | None) -> list[dict[str, Any]]:
+        (rows, asked), reader = self._some(index), self._reader
+        schema = reader.columns
+        texts = zip(schema.values(), rows.typed(schema), strict=True)
+        columns = [[to_value(kind, text) for text in column] for kind, column in texts]
+        found = [dict(zip(schema, row, strict=True)) for row in zip(*columns, strict=True)]
+        for i in asked:
+            found[i] = reader.getcolumns(rows.names[i])
+        return found
+
+
+class Entries:
+    """Files of a scan."""
+
+    ordered = False
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.names = [to_bytes(entry.name) for entry in entries]
+        self.ftypes, self._entries = [entry.ftype for entry in entries], entries
+
+    def _some(self, index: list[int] | None) -> list[Entry]:
+        return self._entries if index is None else [self._entries[i] for i in index]
+
+    def facts(self, index: list[int] | None) -> list[Facts]:
+        return list(map(facts_of, self._some(index)))
+
+    def values(self, index: list[int] | None) -> list[dict[str, Any]]:
+        return [entry.columns for entry in self._some(index)]
 
 
 @dataclass(slots=True)
@@ -114,7 +171,7 @@ class Listing:
     def __init__(self, reader: Reader, where: str | None) -> None:
         """Raises NotAllowed: a condition, and the store has no columns."""
         self._reader, self._where = reader, where
-        if where is not None and not isinstance(reader, Handle | DatasetReading):
+        if where is not None and not isinstance(reader, Container | DatasetReading):
             raise NotAllowed("where is for containers and data sets", reader.base)
 
     # --- one path ---
@@ -160,14 +217,17 @@ class Listing:
 
     # --- many ---
 
-    def tree(self, path: str, depth: int | None = None, *, detail: bool = False) -> Tree:
+    def tree(
+        self, path: str, depth: int | None = None, *, detail: bool = False, columns: bool = True
+    ) -> Tree:
         """Return all files and directories below a path.
 
         depth   levels, at least 1; None: all
         detail  with the metadata of each, links not followed
         cost    reads the part of the catalog with these names once; memory: the paths
         """
-        found = self.matching(path + "/" if path else "", depth, detail=detail)
+        start = path + "/" if path else ""
+        found = self.matching(start, depth, detail=detail, columns=columns)
         clashing(found, path, depth)
         if path and (found.files or found.directories):
             own = self._own(path)
@@ -183,61 +243,40 @@ class Listing:
             return None
         return None if stat.ftype == FileType.DIR else info_of(path, facts_of(stat))
 
-    def matching(self, start: str, depth: int | None = None, *, detail: bool = False) -> Tree:
+    def matching(
+        self, start: str, depth: int | None = None, *, detail: bool = False, columns: bool = True
+    ) -> Tree:
         """Return the files and directories whose paths begin with `start`.
 
-        depth  levels below the last / in `start`; None: all
+        depth    levels below the last / in `start`; None: all
+        columns  whether the metadata have the values of the columns
         """
         top, _, part = start.rpartition("/")
         begin = name_below(to_bytes(top)) + b"/" if top else b""
-        if not part.startswith("@"):  # else the name may begin otherwise
-            begin += to_bytes(part)
-        level = start.count("/")
-        found, at = Tree(), b""
+        odd = part.startswith("@")  # the name may begin otherwise
+        begin += b"" if odd else to_bytes(part)
+        level, found, at = start.count("/"), Tree(), b""
+        values = detail and columns and bool(self._reader.columns)
         while True:
-            for batch in self._batches(begin, at, columns=detail):
-                self._take(found, batch, start, level, depth, detail)
-                at = self._beyond(batch, level, depth)
-                if at:
+            for batch in self._batches(begin, at, columns=values):
+                index, above, at = None, set[bytes](), b""
+                if depth is not None:
+                    index, above, at = _shallow(batch, level + depth)
+                names = batch.names if index is None else [batch.names[i] for i in index]
+                ftypes = batch.ftypes if index is None else [batch.ftypes[i] for i in index]
+                infos: list[Any] = [None] * len(names)
+                paths = to_strs(shown_all(names)) if names else []
+                if detail and names:
+                    some = batch.values(index) if values else itertools.repeat(None)
+                    infos = list(map(info_of, paths, batch.facts(index), some))
+                _add(found, paths, ftypes, infos, start if odd else "")
+                over = {path.rpartition("/")[0] for path in paths}
+                over.update(to_str(shown(name)) for name in above)
+                _add_directories(found, over, start, detail=detail)
+                if at:  # the rest of the catalog from here on
                     break
             else:
                 return found
-
-    @staticmethod
-    def _beyond(batch: Batch, level: int, depth: int | None) -> bytes:
-        """Return from which name on to continue if a batch ends amid a directory that is too deep,
-        b"": with the next batch."""
-        if depth is None or not batch.ordered:
-            return b""
-        parts = batch.names[-1].split(b"/")
-        if len(parts) <= level + depth:
-            return b""
-        return after(b"/".join(parts[: level + depth]) + b"/") or b""
-
-    def _take(
-        self, found: Tree, batch: Batch, start: str, level: int, depth: int | None, detail: bool
-    ) -> None:
-        """Add the files of a batch, and the directories above them."""
-        files, directories = found.files, found.directories
-        paths, infos = to_strs(shown_all(batch.names)), itertools.repeat(None)
-        if detail:
-            facts = batch.facts()
-            values = batch.values() if batch.values else itertools.repeat(None)
-            infos = map(info_of, paths, facts, values)  # type: ignore[assignment]
-        for path, ftype, info in zip(paths, batch.ftypes, infos, strict=False):
-            if not path.startswith(start):
-                continue
-            parts = path.count("/") - level + 1
-            if depth is None or parts <= depth:
-                if ftype == FileType.DIR:
-                    directories[path] = info
-                else:
-                    files[path] = info
-            above = path.rpartition("/")[0]
-            while len(above) >= len(start) and above and above not in directories:
-                if depth is None or above.count("/") - level + 1 <= depth:
-                    directories[above] = directory_info(above) if detail else None
-                above = above.rpartition("/")[0]
 
     def _batches(
         self,
@@ -247,10 +286,9 @@ class Listing:
         columns: bool = False,
         at_once: int | None = None,
     ) -> Iterator[Batch]:
-        """Yield the files with a prefix, from the name `start` on, in byte order if there is a
-        catalog; none of them is empty."""
+        """Yield the files with a prefix; if there is a catalog, from the name `start` on."""
         reader = self._reader
-        if isinstance(reader, Handle | DatasetReading):
+        if isinstance(reader, Container | DatasetReading):
             names = tuple(reader.columns) if columns else ()
             found = reader.rows(
                 prefix, None, where=self._where, columns=names, start=start, at_once=at_once
@@ -258,37 +296,60 @@ class Listing:
             if found is not None:
                 for rows in found:
                     if len(rows):
-                        yield self._of_rows(rows, columns)
+                        yield Rows(rows, reader)
                 return
             entries = reader.scan(prefix=prefix, where=self._where)
         else:
             entries = reader.scan(prefix=prefix)
         while some := list(itertools.islice(entries, ENTRIES_AT_ONCE)):
-            yield _of_entries(some, columns and bool(reader.columns))
+            yield Entries(some)
 
-    def _of_rows(self, rows: FileTable, columns: bool) -> Batch:
-        reader = self._reader
-        owner = reader.store.owner if isinstance(reader, Handle) else (0, 0)
-        schema = reader.columns if columns else {}
-        names = rows.names
-        asked = rows.asked.nonzero()[0].tolist()
 
-        def facts() -> list[Facts]:
-            numbers = rows.stats(owner)[1:]
-            found = list(map(Facts, *(column.tolist() for column in numbers)))
-            for i in asked:
-                found[i] = facts_of(reader.stat(names[i]))
-            return found
+def _shallow(batch: Batch, most: int) -> tuple[list[int], set[bytes], bytes]:
+    """Return the files whose names have at most `most` parts.
 
-        def values() -> list[dict[str, Any]]:
-            texts = zip(schema.items(), rows.typed(schema), strict=True)
-            parts = [[to_value(kind, text) for text in column] for (_, kind), column in texts]
-            found = [dict(zip(schema, row, strict=True)) for row in zip(*parts, strict=True)]
-            for i in asked:
-                found[i] = reader.getcolumns(names[i])
-            return found
+    ->  their indices; the directories with that many parts that have deeper files; the name from
+        which on to continue if the batch ends amid such a directory, else b""
+    """
+    names, index, above, i = batch.names, list[int](), set[bytes](), 0
+    while i < len(names):
+        parts = names[i].split(b"/")
+        if len(parts) <= most:
+            index.append(i)
+            i += 1
+            continue
+        directory = b"/".join(parts[:most])
+        above.add(directory)
+        if not batch.ordered:
+            i += 1
+            continue
+        behind = after(directory + b"/") or b""
+        i = bisect_left(names, behind, i) if behind else len(names)
+        if i == len(names):
+            return index, above, behind
+    return index, above, b""
 
-        return Batch(names, rows.ftype.tolist(), True, facts, values if schema else None)
+
+def _add(
+    found: Tree, paths: list[str], ftypes: list[int], infos: list[Info | None], start: str
+) -> None:
+    """Add files, and directories with entries, whose paths begin with `start`."""
+    if start or FileType.DIR in ftypes:
+        for path, ftype, info in zip(paths, ftypes, infos, strict=True):
+            if path.startswith(start):
+                (found.directories if ftype == FileType.DIR else found.files)[path] = info
+    else:
+        found.files.update(zip(paths, infos, strict=True))
+
+
+def _add_directories(found: Tree, over: Iterable[str], start: str, *, detail: bool) -> None:
+    """Add directories, and those above them, whose paths begin with `start`."""
+    for path in over:
+        while len(path) >= len(start) and path and path not in found.directories:
+            if not path.startswith(start):
+                break
+            found.directories[path] = directory_info(path) if detail else None
+            path = path.rpartition("/")[0]
 
 
 def clashing(found: Tree, top: str = "", depth: int | None = None) -> None:
@@ -302,15 +363,3 @@ def _add_own(found: Tree, path: str, info: Info | None, top: str, depth: int | N
     inside = f"{path}/{to_str(SELF)}"
     if depth is None or inside.count("/") - top.count("/") - bool(top) < depth:
         found.files[inside] = info and info | {"name": inside}
-
-
-def _of_entries(some: list[Entry], columns: bool) -> Batch:
-    names, ftypes = [to_bytes(entry.name) for entry in some], [entry.ftype for entry in some]
-
-    def values() -> list[dict[str, Any]]:
-        return [entry.columns for entry in some]
-
-    def facts() -> list[Facts]:
-        return list(map(facts_of, some))
-
-    return Batch(names, ftypes, False, facts, values if columns else None)

@@ -43,6 +43,13 @@ class Paths:
 
         raises  NoSuchFile; IsDirectory; Refusal (ELOOP)
         """
+        found = path
+        try:
+            stat = self.listing.stat(path)
+            if stat.ftype not in (FileType.LINK, FileType.DIR):
+                return path, stat
+        except NoSuchFile:
+            pass
         found = self.real(path)
         try:
             stat = self.listing.stat(found)
@@ -86,19 +93,30 @@ class Paths:
 
     # --- metadata ---
 
-    def info(self, path: str) -> Info:
-        """Return the metadata of a file or directory: see `WinkFileSystem.info`."""
+    def kind(self, path: str) -> str:
+        """Return the type of a path as `info` does, "": there is nothing."""
+        try:
+            return str(self.info(path, columns=False)["type"])
+        except NoSuchFile:
+            return ""
+
+    def info(self, path: str, *, columns: bool = True) -> Info:
+        """Return the metadata of a file or directory: see `WinkFileSystem.info`.
+
+        columns  whether they have the values of the columns
+        """
         if not path:
             return directory_info("")
         try:
-            found = info_of(path, facts_of(self.listing.stat(path)), self.listing.columns(path))
+            facts = facts_of(self.listing.stat(path))
+            found = info_of(path, facts, self.listing.columns(path) if columns else None)
         except NoSuchFile:
             if self._has_below(path):
                 return directory_info(path)
             real = self.real(path)
             if real == path:
                 raise
-            return {**self.info(real), "name": path}
+            return {**self.info(real, columns=columns), "name": path}
         return self.with_target(found) if found["islink"] else found
 
     def with_target(self, found: Info) -> Info:
@@ -115,9 +133,12 @@ class Paths:
                     found.update(type="directory", size=0)
         return found
 
-    def tree(self, path: str, depth: int | None = None, *, detail: bool = False) -> Tree:
+    def tree(
+        self, path: str, depth: int | None = None, *, detail: bool = False, columns: bool = True
+    ) -> Tree:
         """Return as `Listing.tree`, with what each link leads to."""
-        return self.finished(self.listing.tree(path, depth, detail=detail), detail=detail)
+        found = self.listing.tree(path, depth, detail=detail, columns=columns)
+        return self.finished(found, detail=detail)
 
     def finished(self, tree: Tree, *, detail: bool) -> Tree:
         """Add to the links of a tree what they lead to."""
