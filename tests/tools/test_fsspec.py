@@ -18,6 +18,7 @@ from flips import flip
 
 import winkfs
 import winkfs.dataset
+from winkfs.container import select
 from winkfs.container.ondisk.run import Run
 from winkfs.stores.messagestore import MessageStore
 
@@ -348,6 +349,22 @@ def test_metadata_of_a_file_reads_no_catalog(sites: str, reads: list[int]) -> No
         assert fs.info("site03/0007.html")["size"] == fs.size("site03/0007.html") == 16
         assert reads == []
         assert fs.isdir("site03") and sum(reads) == 1
+
+
+def test_without_a_catalog_directories_are_read_once(
+    sites: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path(f"{sites}.cat").unlink()
+    built = []
+    before = select.build
+    monkeypatch.setattr(select, "build", lambda *a, **k: built.append(1) or before(*a, **k))
+    with winkfs.fs(sites) as fs:
+        for _ in range(3):
+            assert fs.isdir("site03") and not fs.exists("site99") and not fs.isdir("site")
+        assert len(built) == 1
+        stored.change(sites, {"new/x": b""})
+        Path(f"{sites}.cat").unlink(missing_ok=True)
+        assert fs.isdir("new")
 
 
 def test_cat_reads_many_files_in_bulk(sites: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -13,6 +12,7 @@ from winkfs.container.ondisk.typed import to_attributes
 from winkfs.dataset.dataset import Dataset
 from winkfs.entry import FileType, Stat
 from winkfs.errors import FileExists, IsDirectory, NoSuchFile, NotAllowed, NotDirectory, Refusal
+from winkfs.fsspec.directories import Directories
 from winkfs.fsspec.listing import Listing
 from winkfs.names import name_below, to_bytes
 from winkfs.units import NANO
@@ -20,46 +20,6 @@ from winkfs.units import NANO
 PIECE_BYTES: Final = 1 << 20  # that are copied at a time
 Keep = tuple[Stat, Mapping[bytes, bytes]]
 """Metadata and extended attributes that a new file gets."""
-
-
-class Directories:
-    """The directories that have something in them. Memory: one path for each.
-
-    A directory exists by an entry of its own, or by what is below it. A writer asks for each file,
-    and the catalog does not have its changes yet: so they are read once, and kept.
-    """
-
-    def __init__(self, listing: Listing, has_entry: Callable[[str], bool]) -> None:
-        """Read the directories. `has_entry`: whether there is a file, or a directory's entry."""
-        self._has_entry = has_entry
-        found = listing.tree("")
-        self._inside: Counter[str] = Counter(
-            path.rpartition("/")[0] for path in found.files.keys() | found.directories.keys()
-        )
-
-    def __contains__(self, path: str) -> bool:
-        return not path or self._inside[path] > 0
-
-    def add(self, path: str) -> None:
-        """Record a path that is new: there was no file and no directory."""
-        while path:
-            above = path.rpartition("/")[0]
-            self._inside[above] += 1
-            if self._inside[above] > 1 or self._has_entry(above):
-                return
-            path = above
-
-    def remove(self, path: str) -> None:
-        """Record that there is no file and no directory any more at a path."""
-        while path:
-            above = path.rpartition("/")[0]
-            self._inside[above] -= 1
-            if self._inside[above] > 0:
-                return
-            del self._inside[above]
-            if self._has_entry(above):
-                return
-            path = above
 
 
 class Changes:
@@ -79,7 +39,11 @@ class Changes:
     def sync(self) -> None:
         """Sync, or commit. Raises OSError; DatasetConflict."""
         before = getattr(self.store, "generation", 0)
-        self.store.sync()
+        try:
+            self.store.sync()
+        except BaseException:  # a conflict discards the changes
+            self.forget()
+            raise
         if getattr(self.store, "generation", 0) > before + 1:  # others have committed, too
             self.forget()
 

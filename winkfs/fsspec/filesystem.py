@@ -35,6 +35,7 @@ from winkfs.errors import (
 )
 from winkfs.fsspec.changes import PIECE_BYTES, Changes
 from winkfs.fsspec.contents import Contents, offsets
+from winkfs.fsspec.directories import ReadDirectories
 from winkfs.fsspec.files import ReadFile, WinkTransaction, WriteFile
 from winkfs.fsspec.listing import Info, Listing, clashing
 from winkfs.fsspec.paths import Paths
@@ -751,8 +752,8 @@ class _Opened:
         self.changes: Changes | None = None
         if mode == "a" and isinstance(self.reader, Container | Dataset):
             self.changes = Changes(self.reader, listing)
-        has_below = self.changes.has_below if self.changes else listing.has_below
-        self.paths = Paths(self.reader, listing, has_below)
+        directories = self.changes or ReadDirectories(self.reader, listing)
+        self.paths = Paths(self.reader, listing, directories.has_below)
         self.contents = Contents(self.reader, self.paths)
 
 

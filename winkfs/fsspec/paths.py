@@ -113,10 +113,10 @@ class Paths:
         except NoSuchFile:
             if self._has_below(path):
                 return directory_info(path)
-            real = self.real(path)
-            if real == path:
+            above = self._without_link_above(path)
+            if above is None:
                 raise
-            return {**self.info(real, columns=columns), "name": path}
+            return {**self.info(above, columns=columns), "name": path}
         return self.with_target(found) if found["islink"] else found
 
     def with_target(self, found: Info) -> Info:
