@@ -19,7 +19,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 3 ? 5 : n + 2)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker test-tools wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -68,6 +68,9 @@ test-skew: system-run ## the release before and this clone take turns on the sam
 
 soak: lint ## 20 minutes of random work on mounts (SOAK='--seed 7 --operations 1000000 -k model')
 	$(BIN)/python -m pytest --soak -m soak --durations=0 $(SOAK)
+
+test-tools: $(VENV)/.ready-tools ## docs/tools.md and tests/tools, with Ray and PyTorch too: these are gigabytes
+	$(BIN)/python -m pytest -n 2 --durations=10 tests/tools tests/test_docs_blocks.py -k tool $(PYTEST)
 
 test-broker: $(VENV)/.ready-test ## trials on folders of a RabbitMQ that is started on 127.0.0.1, in 5 minutes
 	@scripts/system-packages broker
@@ -126,6 +129,10 @@ $(VENV)/.ready-pipeline: pyproject.toml scripts/venv $(BUILT) | system-run
 $(VENV)/.ready-test: pyproject.toml scripts/venv $(BUILT) | system-test
 	@scripts/venv $(VENV) dev
 	@touch $(VENV)/.ready-run $(VENV)/.ready-pipeline $@
+
+$(VENV)/.ready-tools: pyproject.toml scripts/venv $(BUILT) | system-test
+	@scripts/venv $(VENV) dev,tools
+	@touch $(VENV)/.ready-run $(VENV)/.ready-pipeline $(VENV)/.ready-test $@
 
 # Spark's classes, for the JVMs of the tests
 $(CLASSES): tests/jvm.py $(VENV)/.ready-test

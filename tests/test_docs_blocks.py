@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 SPARK = ("docs/spark.md", "docs/pipeline.md")  # all of their Python needs a session
+TOOLS = "docs/tools.md"  # each section by itself, after what precedes the first
 SOME_SPARK = ("README.md", "docs/ledgerq.md", "docs/stores.md")  # of these, what has "spark" in it
 RUN = {"sh", "python", "sql"}
 NOT_RUN = {  # (page, language) -> why
@@ -117,12 +119,50 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- Python ---
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page not in SPARK])
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in (*SPARK, TOOLS)])
 def test_the_python_of_a_page_runs(page: str, folder: Path) -> None:
     names: dict[str, Any] = {}
+    left: set[str] = set()
     for block in blocks(page, "python"):
-        if "spark" not in block:
+        if missing := not_installed(block):
+            left |= missing
+        elif "spark" not in block:
             exec(compile(block, page, "exec"), names)
+    if left:
+        pytest.skip(f"all but the blocks with {', '.join(sorted(left))}, not installed")
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return the Python of each section, by its heading; "": what precedes the first."""
+    parts = re.split(r"^## (.*)\n", (ROOT / page).read_text(), flags=re.MULTILINE)
+    found = zip(["", *parts[1::2]], parts[::2], strict=True)
+    fence = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return {heading: "\n\n".join(fence.findall(text)) for heading, text in found}
+
+
+def not_installed(code: str) -> set[str]:
+    """Return the modules that a block imports, and that no distribution here has."""
+    imported = re.findall(r"^ *(?:import|from) (?:(?:winkfs\.)(?=polars))?(\w+)", code, re.M)
+    known = {*sys.stdlib_module_names, "winkfs", *metadata.packages_distributions()}
+    return set(imported) - known
+
+
+@pytest.mark.parametrize("section", [one for one in sections(TOOLS) if one])
+def test_the_python_of_a_tool_runs(section: str, folder: Path) -> None:
+    """In a process of its own, as a program: tools start threads and processes, and import a
+    `datasets` of theirs."""
+    texts = sections(TOOLS)
+    if missing := not_installed(texts[section]):
+        pytest.skip(f"{', '.join(sorted(missing))} not installed: make test-tools")
+    exec(compile(texts[""], TOOLS, "exec"), {})
+    code = texts[section].replace("/abs/", f"{folder}/")
+    Path("program.py").write_text(f"import winkfs\n\n{code}")
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "program.py"], capture_output=True,
+        text=True, timeout=300, env=os.environ | {"HF_HOME": str(folder / "hub")},
+    )  # fmt: skip
+    assert done.returncode == 0 and "Exception ignored" not in done.stderr, done.stderr
+    print(done.stdout, done.stderr)
 
 
 def test_the_python_of_the_readme_runs_twice(folder: Path) -> None:

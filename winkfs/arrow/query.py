@@ -42,10 +42,11 @@ class Result:
             raise Refusal(_line(error), self._base) from error
 
     def to_arrow(self) -> pa.Table:
-        """Return the rest of the result as a table."""
+        """Return the rest of the result as a table, and end the query."""
         import pyarrow as pa
 
-        return pa.Table.from_batches(list(self), schema=self.schema)
+        with self:
+            return pa.Table.from_batches(list(self), schema=self.schema)
 
     def __enter__(self) -> Result:
         return self
