@@ -160,6 +160,8 @@ def _cut(part: PlannedPiece) -> Piece:
 def stream(reader: Reader) -> pa.RecordBatchReader:
     """Return all files as batches, as of the first one that is read: consumers often take several
     streams, most of them for the schema alone."""
+    if isinstance(reader, DatasetReading):
+        reader.shards_now()  # Closed is raised here, not in the tool
     asked = wanted(reader, None, None, "", None, None, True, BATCH_BYTES, False)
 
     def batches_now() -> Iterator[pa.RecordBatch]:

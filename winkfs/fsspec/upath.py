@@ -7,6 +7,7 @@ from upath import UPath
 
 get_filesystem_class("wink")  # UPath takes rules of paths from filesystems that are imported
 
+
 class WinkUPath(UPath):  # type: ignore[misc]  # universal_pathlib is no dependency
     """A path in a store, with the methods of `pathlib.Path`.
 
