@@ -271,6 +271,54 @@ FUNCTION(contents)
     Py_RETURN_NONE;
 }
 
+/* Whether the entry at `at` of `limit` bytes is intact, not marked deleted, and has a value of `size`
+ * bytes, at *value. */
+static bool same_entry(Bytes data, int64_t limit, int64_t at, int64_t size, uint64_t seed, Bytes *value)
+{
+    if (at < 0 || at > limit - 11 || data[at])
+        return false;
+    int64_t start = 7 + ((int64_t)data[at + 1] << 8 | data[at + 2]);
+    if (size > limit - at - start - 4)
+        return false;
+    *value = data + at + start;
+    return once32(*value - 4) == size
+        && (uint32_t)xxh3(data + at + 1, (size_t)(start - 1 + size), seed) == once32(*value + size);
+}
+
+/* gather(data, at, pos, sizes, CONTID, into, good): copies the values, of `sizes` bytes, of the entries
+ * at offsets `at` of `data`, which were at `pos` in a file, one behind the other, and sets good[i] to 1;
+ * 0: an entry is damaged, or another one, and there is a gap for it. Nothing else may change `data`. */
+FUNCTION(gather)
+{
+    Py_buffer b[6] = {0};
+    unsigned long long contid;
+    bool good = PyArg_ParseTuple(args, "y*y*y*y*Kw*w*", b, b + 1, b + 2, b + 3, &contid, b + 4, b + 5);
+    Py_ssize_t n = b[1].len / 8;
+    good = good && !lengths_differ(b[1].len, n) && !lengths_differ(b[2].len, n)
+        && !lengths_differ(b[3].len, n) && !lengths_differ(8 * b[5].len, n);
+    const int64_t *at = b[1].buf, *pos = b[2].buf, *sizes = b[3].buf;
+    uint8_t *into = b[4].buf, *marks = b[5].buf;
+    int64_t left = b[4].len;
+    for (Py_ssize_t i = 0; good && i < n; i++) {
+        int64_t size = sizes[i];
+        Bytes value;
+        if (size < 0 || size > left) {
+            PyErr_SetString(PyExc_ValueError, "no room for the values");
+            good = false;
+        } else {
+            marks[i] = same_entry(b[0].buf, b[0].len, at[i], size, contid + (uint64_t)pos[i], &value);
+            if (marks[i])
+                memcpy(into, value, (size_t)size);
+            into += size;
+            left -= size;
+        }
+    }
+    release(b, 6);
+    if (!good)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- one file --- */
 
 typedef struct {

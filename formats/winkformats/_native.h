@@ -112,6 +112,7 @@ static inline bool lengths_differ(Py_ssize_t got, Py_ssize_t rows)
     __attribute__((visibility("hidden"))) PyObject *name(PyObject *module, PyObject *args)
 FUNCTION(inodes); /* _get.c */
 FUNCTION(contents);
+FUNCTION(gather);
 FUNCTION(reader);
 FUNCTION(read_files); /* _files.c */
 FUNCTION(names_in);

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Int64, UInt64
+from winkformats.arrays import Bools, Int64, UInt64
 from winkformats.disk.storage import Buffer
 from winkformats.native import Found, Read, ReadAt
 
@@ -56,6 +56,16 @@ def contents(
     pointers: Int64,
     sizes: Int64,
     found: list[bytes | None],
+    /,
+) -> None: ...
+def gather(
+    data: Buffer,
+    at: Int64,
+    pos: Int64,
+    sizes: Int64,
+    contid: int,
+    into: Buffer,
+    good: Bools,
     /,
 ) -> None: ...
 def reader(

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 14  # of the C sources: a module built from others is not used
+VERSION: Final = 15  # of the C sources: a module built from others is not used
 
 
 class Read(Protocol):
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         find_many = staticmethod(_native.find_many)
         inodes = staticmethod(_native.inodes)
         contents = staticmethod(_native.contents)
+        gather = staticmethod(_native.gather)
         reader = staticmethod(_native.reader)
         read_files = staticmethod(_native.read_files)
         names_in = staticmethod(_native.names_in)

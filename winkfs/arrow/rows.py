@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from winkformats import native
 from winkformats.arrays import Bools, Int64, keep_heap
 from winkformats.disk.pagecache import Dropper
 from winkformats.errors import CorruptError
-from winkformats.kv.entry import KVEntry
+from winkformats.kv.entry import MASK64, KVEntry
 from winkformats.kv.scan import values_at
 from winkfs.arrow import arrays
 from winkfs.arrow.pieces import Listed, Piece, unpack
@@ -60,6 +61,9 @@ MAX_CONTENT_BEFORE: Final = 1 << 20  # bytes before the first inode that are rea
 DENSE: Final = 64 << 10  # bytes for each file, with its content, below which windows are read
 Problem = Callable[[CorruptError], None]
 
+if TYPE_CHECKING:
+    from winkformats.native import Native
+
 
 class Contents:
     """Reader of contents, mostly in [low, high) of a data file; it restores the page cache.
@@ -76,6 +80,7 @@ class Contents:
         parts = (layout.delflag, layout.key.code, layout.value.code, layout.align)
         self._usual = parts == (1, 1, 2, 0)  # the layout that is read as columns
         self._verify = verify and layout.checksum > 0
+        self._compiled = native.code if self._verify else None
         self._low, self._high = low, min(high + MARGIN, self._end)
         self._drop = storage.dropper(low, self._high)
         self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # ranges read since the last `drop`
@@ -121,25 +126,45 @@ class Contents:
     def _plain(self, pointer: Int64, size: Int64) -> tuple[pa.Array, Bools]:
         """Read plain contents -> those that are intact, and which these are."""
         if (pointer[1:] > pointer[:-1]).all():
-            view, value, good = self._checked(pointer, size)
+            view, at = self._load(pointer, size)
+            if self._compiled is not None and len(at) > 1:
+                whole, good = self._gathered(self._compiled, view, at, pointer, size)
+                if good.all():
+                    return whole, good
+            value, good = self._checked(view, at, pointer, size)
             if not good.all():
                 value, size = value[good], size[good]
             return _between(view, value, size, np.arange(len(value))), good
         ascending, first, index = np.unique(pointer, return_index=True, return_inverse=True)
         sizes = size[first]
-        view, value, good = self._checked(ascending, sizes)
+        view, at = self._load(ascending, sizes)
+        value, good = self._checked(view, at, ascending, sizes)
         fits = good[index] & (sizes[index] == size)
         place = np.cumsum(good) - 1
         return _between(view, value[good], sizes[good], place[index[fits]]), fits
 
-    def _checked(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64, Bools]:
-        """Read entries, ascending -> a buffer, offsets of their values in it, which are intact."""
-        view, at = self._load(pointer, size)
+    def _gathered(
+        self, code: type[Native], view: memoryview, at: Int64, pointer: Int64, size: Int64
+    ) -> tuple[pa.Array, Bools]:
+        """Check and copy the values of entries at offsets `at` of a buffer in a pass -> binary[n],
+        and which are intact; the others may be anything."""
+        ends = np.zeros(len(at) + 1, np.int64)
+        np.cumsum(size, out=ends[1:])
+        into, good = pa.allocate_buffer(int(ends[-1])), np.zeros(len(at), bool)
+        code.gather(view, at, pointer, size, self._layout.contid & MASK64, into, good)
+        buffers = [None, pa.py_buffer(ends.astype(np.int32)), into]
+        return pa.BinaryArray.from_buffers(pa.binary(), len(at), buffers), good
+
+    def _checked(
+        self, view: memoryview, at: Int64, pointer: Int64, size: Int64
+    ) -> tuple[Int64, Bools]:
+        """Check entries at offsets `at` of a buffer -> offsets of their values, which are
+        intact."""
         layout = self._layout
         good, value = values_at(view, at, layout, pointer, size, verify=self._verify)
         good &= value - at <= SLACK - 4  # a longer key has no room in `view`
         good &= pointer - at + value + size + layout.checksum <= self._end
-        return view, value, good
+        return value, good
 
     def _load(self, pointer: Int64, size: Int64) -> tuple[memoryview, Int64]:
         """Read entries, ascending -> a buffer, and the offset of each in it."""
