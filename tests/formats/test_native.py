@@ -14,11 +14,12 @@ import xxhash
 from flips import flipped
 from refusals import all_raise, refuses
 
+import winkfs
 from winkformats import hashing, native
 from winkformats.hindex import table
 from winkformats.hindex.table import Shape
 from winkformats.kv import scan
-from winkformats.kv.entry import Layout
+from winkformats.kv.entry import MASK64, Layout
 
 code = native.built()
 pytestmark = pytest.mark.skipif(code is None, reason="the compiled path was not built here")
@@ -204,6 +205,38 @@ def test_no_bytes_lead_behind_the_end_of_a_file():
     for limit, isz in ((201, 128), (-1, 128), (200, 79), (200, 1 << 40)):
         with pytest.raises(ValueError, match="no such"):
             code.inodes(data, limit, isz, True, 5, [], pos[:0], pos[:0].copy(), pos[:0].copy())
+
+
+def test_values_are_gathered_as_they_are_checked_in_python(tmp_path):
+    """Each flip of an entry, and each other size, is found; intact values are copied."""
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many((f"f{i}", bytes([i]) * i) for i in range(40))
+        layout = c.store.kv.layout
+        entries = [e for e in c.store.kv.iterate() if e.key.endswith(b"/D0")]
+    data = bytearray((tmp_path / "c.data").read_bytes())
+    pos = np.array([e.pos for e in entries])
+    sizes = np.array([len(e.value) for e in entries])
+
+    def gathered(sizes):
+        into, good = bytearray(int(sizes.sum())), np.ones(len(pos), bool)
+        code.gather(data, pos, pos, sizes, layout.contid & MASK64, into, good)
+        same, value = scan.values_at(memoryview(data), pos, layout, pos, sizes)
+        assert good.tolist() == same.tolist()
+        ends = np.cumsum(sizes)
+        for at, end, size, ok in zip(value, ends, sizes, good, strict=True):
+            assert not ok or into[end - size : end] == data[at : at + size]
+        return int(good.sum())
+
+    assert gathered(sizes) == len(pos) == 39
+    assert gathered(sizes + 1) == 0
+    for at in range(int(pos[20]), int(pos[20]) + entries[20].size):
+        data[at] ^= 4
+        assert gathered(sizes) == 38
+        data[at] ^= 4
+    with pytest.raises(ValueError, match="no room"):
+        code.gather(data, pos, pos, sizes, 0, bytearray(int(sizes.sum()) - 1), np.ones(39, bool))
+    with pytest.raises(ValueError, match="different lengths"):
+        code.gather(data, pos, pos, sizes, 0, bytearray(9999), np.ones(38, bool))
 
 
 def entries_of(data, words, least=128, first=9):

@@ -183,6 +183,20 @@ def test_inodes_and_contents_of_damaged_containers(stored: dict[str, Any]) -> No
             code.contents(*form, pointers, sizes, [None] * rng.choice([n, n, 3]))
 
 
+def test_values_of_damaged_entries(stored: dict[str, Any]) -> None:
+    rng = random.Random(7)
+    for _ in range(TURNS):
+        data = damaged(rng, stored["data"])
+        n = rng.randrange(1, 9)
+        at, pos, sizes = (numbers(rng, n, len(data)) for _ in range(3))
+        if rng.random() < 0.7:
+            sizes = np.abs(sizes % 300)
+        into = bytearray(rng.choice([int(np.abs(sizes % 5000).sum()), 3000, 0]))
+        good = np.zeros(rng.choice([n, n, n, n + 1]), bool)
+        with refused():
+            code.gather(data, at, pos, sizes, rng.choice([stored["contid"], 0]), into, good)
+
+
 def test_a_reader_of_damaged_files(stored: dict[str, Any], tmp_path: Path) -> None:
     rng = random.Random(6)
     files = tmp_path / "data", tmp_path / "table"

@@ -2,12 +2,14 @@
 
 `Source` takes the columns from the catalog if no contents are needed, else from the inodes, just
 before the contents around them are read. `Contents` reads the entries of a batch in a few large
-reads into one buffer and checks them together; Arrow then copies the contents from between the
-headers, in one call.
+reads into one buffer, or maps a file whose pages are all in the page cache; compiled code checks
+and copies the contents in one pass. Without it they are checked together, and Arrow copies them
+from between the headers.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -57,6 +59,7 @@ MARGIN: Final = 1 << 20  # bytes after a range that the kernel may have read ahe
 FILES_AT_ONCE: Final = 1 << 16
 MAX_ATTRIBUTE_READS: Final = 4096  # files of a piece up to which attributes are read one by one
 WINDOW: Final = 4 << 20  # bytes of the data file read for inodes and contents at a time
+MAPPED_WINDOW: Final = 32 << 20  # the same where they are mapped
 MAX_CONTENT_BEFORE: Final = 1 << 20  # bytes before the first inode that are read with it
 DENSE: Final = 64 << 10  # bytes for each file, with its content, below which windows are read
 Problem = Callable[[CorruptError], None]
@@ -83,6 +86,9 @@ class Contents:
         self._compiled = native.code if self._verify else None
         self._low, self._high = low, min(high + MARGIN, self._end)
         self._drop = storage.dropper(low, self._high)
+        self._mapped = store.mapped and self._drop is None  # all of it is in the page cache
+        self.window_bytes = MAPPED_WINDOW if self._mapped else WINDOW
+        self._map: mmap.mmap | memoryview | None = None
         self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # ranges read since the last `drop`
         self._buffer = memoryview(b"")
         self._window: tuple[int, memoryview] | None = None  # its offset, and its bytes
@@ -267,10 +273,22 @@ class Contents:
     def window(self, offset: int, length: int) -> memoryview:
         """Read a range of the data file, from which contents are taken, too; valid until the next
         read."""
-        view = self._room(min(length, self._end - offset), reuse=True)
-        self._fill(view, offset)
+        if self._mapped:
+            self._unmap_window()
+            self._map = self.store.kv.view(offset)
+            view = memoryview(self._map)[offset : min(offset + length, self._end)]
+        else:
+            view = self._room(min(length, self._end - offset), reuse=True)
+            self._fill(view, offset)
         self._window = offset, view
         return view
+
+    def _unmap_window(self) -> None:
+        """Unmap the pages of the last window, which would count as memory of this process."""
+        if self._window is not None and isinstance(self._map, mmap.mmap):
+            begin, view = self._window
+            start = begin - begin % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, start, begin + len(view) - start)
 
     def drop(self) -> None:
         """Drop the ranges that were read from the page cache."""
@@ -285,7 +303,8 @@ class Contents:
     def close(self) -> None:
         """Restore the page cache: drop also what the kernel has read ahead."""
         self.drop()
-        self._buffer, self._window = memoryview(b""), None  # frees the memory at once
+        self._unmap_window()
+        self._buffer, self._window, self._map = memoryview(b""), None, None  # frees the memory
         if self._drop is not None:
             self._drop(self._low, self._high)
 
@@ -333,7 +352,7 @@ def open_planned(piece: Piece, *, load: bool = False) -> Store:
     """Open a container; load: with its index. Raises StalePlan if it is not that of the plan."""
     record = ShardRecord(piece.base, piece.contid, piece.size)
     try:
-        return Shard(piece.base, record, grows=piece.grows).open(load=load, mapped=False)
+        return Shard(piece.base, record, grows=piece.grows).open(load=load, mapped=True)
     except StalePlan as error:
         raise StalePlan(f"{error.strerror}; call load() again", piece.base) from None
 
@@ -518,7 +537,9 @@ class PieceSource:
             first = int(positions[at])
             if first - begin > MAX_CONTENT_BEFORE:
                 begin = first  # a large content, or files that are not requested
-            stop = int(np.searchsorted(positions, max(begin + WINDOW, first + 1)))
+            stop = int(
+                np.searchsorted(positions, max(begin + self.contents.window_bytes, first + 1))
+            )
             last = int(positions[stop - 1])
             data = self.contents.window(begin, min(last + MAX_BATCH_ENTRY, kv.end) - begin)
             yield inodes.near(positions[at:stop], data, begin).table
