@@ -120,6 +120,9 @@ def test_options_are_those_of_put(store: Any, spool: None) -> None:
         0o640,
         {"lang": "de"},
     )
+    for wrong, error in ({"mtime": "x"}, TypeError), ({"columns": {"no": 1}}, ValueError):
+        with pytest.raises(error, match=r"seconds since the epoch|no column 'no'"):
+            store.open_file("b", "w", **wrong)
     for mode, wrong in (("wb", {"colour": 1}), ("rb", {"mtime": 1})):
         with pytest.raises(
             TypeError, match=r"open_file has no option|is of a file that is written"

@@ -181,7 +181,7 @@ def test_random_trees_and_patterns_agree(
             assert (same.is_file(), same.is_dir()) == (path.is_file(), path.is_dir())
 
 
-@pytest.mark.parametrize("pattern, error", [("", ValueError), ("../x", ValueError),
+@pytest.mark.parametrize("pattern, error", [("", ValueError), (5, TypeError), ("../x", ValueError),
                                             ("/a", NotImplementedError)])  # fmt: skip
 def test_a_wrong_pattern_is_refused_in_one_line(
     pattern: str, error: type[Exception], store: Any
@@ -296,6 +296,7 @@ CHANGES: list[Callable[[Any], Any]] = [
     lambda top: (top / "g").rename(top / "g" / "h"),
     lambda top: (top / "x").open("xb").close(),
     lambda top: (top / "x").open("x"),
+    lambda top: (top / "x").rename(top / "g"),
 ]
 
 
@@ -340,6 +341,19 @@ def test_a_reader_refuses_changes(tmp_path: Path) -> None:
         assert [path.read_bytes() for path in (records / "").iterdir()] == [b"1"]
         with pytest.raises(OSError, match="cannot be changed by name"):
             (records / "1").unlink()
+
+
+def test_the_top_stays_and_content_is_bytes(writer: Any) -> None:
+    writer["a"] = b"1"
+    top = writer / ""
+    for change in (lambda: top.rename("x"), top.unlink, top.rmdir, lambda: top.write_bytes(b"")):
+        with pytest.raises(OSError):
+            change()
+    for wrong in (5, "text", None):
+        with pytest.raises(TypeError, match="content is bytes, not"):
+            (top / "b").write_bytes(wrong)
+    assert (top / "a").write_bytes(memoryview(b"1234")[::2]) == 2
+    assert dict(writer) == {"a": b"13"}
 
 
 def test_a_directory_of_many_is_moved_as_one(writer: Any) -> None:

@@ -534,10 +534,13 @@ class Container(Handle, Writer):
         owner = self.changes.metadata.attrs_for(ftype, mode, uid, gid, xattrs)
         return self.changes.put_stream(key, source, ns, ftype, owner)
 
-    def check_writable(self, name: Name, *, append: bool = False) -> None:
+    def check_writable(
+        self, name: Name, columns: Mapping[str, Any] | None = None, *, append: bool = False
+    ) -> None:
         with self.lock:
             self.need_writable()
             self.key(name)
+            to_attributes(self.store.schema, columns or {})
 
     def locked(self) -> AbstractContextManager[object]:
         return self.lock

@@ -238,10 +238,11 @@ class Dataset(DatasetReading, Writer):
         with self._lock:
             return self._open_writer().container.put_file(name, source, **attributes)
 
-    def check_writable(self, name: Name, *, append: bool = False) -> None:
+    def check_writable(
+        self, name: Name, columns: Mapping[str, Any] | None = None, *, append: bool = False
+    ) -> None:
         with self._lock:
-            self._open_writer()
-            checked(name)
+            self._open_writer().container.check_writable(name, columns)
             if append:
                 self._whole_only()
 

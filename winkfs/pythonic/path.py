@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
 from winkfs.entry import FileType, Stat
 from winkfs.errors import FileExists, IsDirectory, NoSuchFile, NotDirectory, Refusal
 from winkfs.names import OWN, name_below, name_of_path, to_bytes, to_str
-from winkfs.units import NANO, shown
+from winkfs.units import NANO, as_content, shown
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -30,7 +30,8 @@ ANY_DEPTH: Final = "**"
 CLASS: Final = re.compile(r"\[(!?\]?[^\]]*)\]")
 KIND: Final = {FileType.DIR: stat.S_IFDIR, FileType.LINK: stat.S_IFLNK}
 NOT_OF_THE_SYSTEM: Final = (
-    "a path in a store is no path of the operating system: use its open or read_bytes, or a mount"
+    "a path in a store is no path of the operating system: use its open or read_bytes, its "
+    "stored_name in a call of the store, or a mount"
 )
 Pure = PurePosixPath
 
@@ -317,6 +318,8 @@ class WinkPath:
                  one from the top
         cost     reads the names below the first part with a wildcard, from the catalog
         """
+        if not isinstance(pattern, str):
+            raise TypeError(f"a pattern is a text, not {type(pattern).__name__}")
         if not pattern or PARENT in pattern.split("/"):
             raise ValueError(f"not a pattern: {pattern!r}")
         if pattern.startswith("/"):
@@ -326,9 +329,9 @@ class WinkPath:
 
     def rglob(self, pattern: str) -> Iterator[Self]:
         """Yield the paths that match at any depth: see `glob`."""
-        if pattern.startswith("/"):
-            raise NotImplementedError("a pattern from the top: use glob of the store's top path")
-        return self.glob(f"{ANY_DEPTH}/{pattern}")
+        if isinstance(pattern, str) and not pattern.startswith("/"):
+            pattern = f"{ANY_DEPTH}/{pattern}"
+        return self.glob(pattern)
 
     def _matching(self, parts: list[str], only_directories: bool) -> Iterator[Self]:
         plain = 0
@@ -417,7 +420,7 @@ class WinkPath:
 
     def write_bytes(self, data: ReadableBuffer) -> int:
         """Create or replace the file -> bytes. Raises ReadOnly; IsADirectoryError."""
-        content = bytes(data)
+        content = as_content(data)
         self._writer("put")(self._target(), content)
         return len(content)
 
@@ -506,6 +509,8 @@ class WinkPath:
         path, found = self._look(follow=False)
         if found is not None and found.ftype != FileType.DIR:
             into, there = new._look(follow=False)
+            if there is None and new._has_names(into):
+                raise IsDirectory("is a directory", new._text)
             is_link = there is not None and there.ftype == FileType.LINK
             if path != into:
                 rename(name_of_path(path), name_of_path(into) if is_link else new._target())
@@ -519,6 +524,10 @@ class WinkPath:
         self, path: str, new: WinkPath, rename: Callable[..., Any], *, has_entry: bool
     ) -> None:
         """Rename all names below a directory, and its entry."""
+        if not path:
+            raise Refusal(
+                "the top of a store cannot be moved", self.reader.base, number=errno.EBUSY
+            )
         into, found = new._look()
         if f"{into}/".startswith(f"{path}/"):
             what = "a directory cannot be moved into itself"

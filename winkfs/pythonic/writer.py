@@ -14,6 +14,7 @@ from winkfs.errors import FileExists, NoSuchFile, NoSuchKey
 from winkfs.names import Name, to_str
 from winkfs.pythonic.files import IN_MEMORY_BYTES, FileWriter, Mode, TextWriter
 from winkfs.reader import Reader
+from winkfs.units import to_ns
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -47,9 +48,13 @@ class Writer(Reader):
         """Add to the end of a file."""
 
     @abstractmethod
-    def check_writable(self, name: Name, *, append: bool = False) -> None:
-        """Check that a file of this name can be put, or appended to. Raises ReadOnly; Closed;
-        NotAllowed; ValueError for the name."""
+    def check_writable(
+        self, name: Name, columns: Mapping[str, Any] | None = None, *, append: bool = False
+    ) -> None:
+        """Check that a file with these columns can be put, or that one can be appended to.
+
+        raises  ReadOnly; Closed; NotAllowed; ValueError for the name or a column
+        """
 
     @abstractmethod
     def locked(self) -> AbstractContextManager[object]:
@@ -124,7 +129,9 @@ class Writer(Reader):
         options: Mapping[str, Any],
     ) -> FileWriter | TextWriter:
         given = {key: value for key, value in options.items() if value is not None}
-        self.check_writable(name, append=mode.action == "a" and name in self)
+        to_ns(given.get("mtime"))
+        appends = mode.action == "a" and name in self
+        self.check_writable(name, given.get("columns"), append=appends)
         if mode.action == "x" and name in self:
             raise FileExists("exists already", to_str(name))
         if mode.action == "a" and given:
