@@ -233,6 +233,8 @@ def path_of(name: Name) -> str:
 def name_of_path(path: Name) -> str:
     """Return the name of the file with this path on a mount, in `walk`, or unpacked: the inverse of
     `path_of`."""
+    if type(path) is str and "@" not in path:  # true for most paths, and quicker
+        return path
     return to_str(name_at(to_bytes(path)))
 
 

@@ -174,10 +174,11 @@ class WinkPath:
 
     def _found(self, path: str) -> Stat | None:
         """Return the file with a path, None: there is none."""
-        if not path:
+        name = name_of_path(path) if path else ""
+        if not name or name not in self.reader:  # faster than an exception
             return None
         try:
-            found: Stat = self.reader.stat(name_of_path(path))
+            found: Stat = self.reader.stat(name)
         except FileNotFoundError:
             return None
         return found
@@ -208,10 +209,10 @@ class WinkPath:
 
     def _link_above(self, path: str) -> str:
         """Return the first symbolic link that a path leads through, "": none."""
-        for parent in list(Pure(path).parents)[-2::-1]:
-            found = self._found(str(parent))
+        for parent in _above(path):
+            found = self._found(parent)
             if found is not None and found.ftype == FileType.LINK:
-                return str(parent)
+                return parent
         return ""
 
     def exists(self, *, follow_symlinks: bool = True) -> bool:
@@ -370,10 +371,10 @@ class WinkPath:
 
     def _file_above(self, path: str) -> str:
         """Return the first file that a path leads through, "": none."""
-        for parent in list(Pure(path).parents)[-2::-1]:
-            found = self._found(str(parent))
+        for parent in _above(path):
+            found = self._found(parent)
             if found is not None and found.ftype != FileType.DIR:
-                return str(parent)
+                return parent
         return ""
 
     def _target(self) -> str:
@@ -554,6 +555,14 @@ def _pure(path: WinkPath | str | os.PathLike[str]) -> Pure:
         return path._pure
     pure = Pure("/", path)
     return pure.relative_to(pure.anchor)
+
+
+def _above(path: str) -> Iterator[str]:
+    """Yield the directories above a path, that at the top first."""
+    at = path.find("/")
+    while at > 0:
+        yield path[:at]
+        at = path.find("/", at + 1)
 
 
 def _prefix(path: str) -> str:
