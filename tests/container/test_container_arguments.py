@@ -29,7 +29,7 @@ GOOD: dict[str, Any] = {
     "pieces": lambda: [(0, b"1"), (1, b"2")], "mode": 0o600, "uid": 1, "gid": 2, "object": "f",
     "xattrs": lambda: {b"user.a": b"1"}, "values": lambda: {"s": "x"}, "columns": dict,
     "files": lambda: [("f", b"1"), ("h", b"2", 5.0)], "rows": lambda: [Row("f", b"1", mode=0o640)],
-    "batch": None, "source": lambda: io.BytesIO(b"12"),
+    "batch": None, "source": lambda: io.BytesIO(b"12"), "n": 2, "refs": list,
 }  # fmt: skip
 # The last are of this library.
 SKIP = ("close", "abort", "after_fork", "rows", "home", "homes", *(vars(Handle).keys() - {"sync"}))

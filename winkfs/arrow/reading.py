@@ -48,7 +48,7 @@ from winkfs.dataset.snapshot import plain_shard
 from winkfs.errors import StalePlan
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import BATCH_BYTES, Content, Order, Problem, Reader
-from winkfs.units import LAST, NANO, Time, as_int, to_ns
+from winkfs.units import LAST, NANO, Time, as_int, shown, to_ns
 
 REOPEN: Final = "sync, and open it for reading"
 Line = Callable[[str], None]
@@ -98,8 +98,10 @@ def wanted(
     typed = reader.columns
     if content not in (True, False, "ref"):
         raise ValueError(f"content is True, False or 'ref', not {content!r}")
-    if isinstance(columns, str):
-        raise TypeError(f"columns is a list of names, not a text: [{columns!r}]")
+    if columns is not None and (
+        isinstance(columns, str | bytes) or not all(isinstance(name, str) for name in columns)
+    ):
+        raise TypeError(f"columns is a list of names, not {shown(columns)}")
     if columns is None:
         last = {"ref": ("ref",), True: ("content",), False: ()}[content]
         chosen = (*USUAL, *(name for name in typed if name not in USUAL), *last)
