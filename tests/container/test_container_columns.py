@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any

@@ -97,7 +97,7 @@ def wanted(
     """Check the arguments of a read. Raises ValueError; TypeError."""
     typed = reader.columns
     if content not in (True, False, "ref"):
-        raise ValueError(f"content is True, False or 'ref', not {content!r}")
+        raise ValueError(f"content is True, False or 'ref', not {shown(content)}")
     if columns is not None and (
         isinstance(columns, str | bytes) or not all(isinstance(name, str) for name in columns)
     ):
@@ -129,7 +129,7 @@ def arrow_type(kind: str) -> pa.DataType:
 def to_batches(reader: Reader, asked: Wanted, order: Order) -> pa.RecordBatchReader:
     """Return the batches of a read, as of the call: see `Reader.to_batches`."""
     if order not in ("disk", "name", None):
-        raise ValueError(f"order is 'disk' or 'name', not {order!r}")
+        raise ValueError(f"order is 'disk' or 'name', not {shown(order)}")
     if isinstance(reader, Container | DatasetReading):
         if order == "disk" and reader.writable:
             raise ValueError(f"{reader.base}: a writer reads by name: {REOPEN}")
