@@ -14,7 +14,7 @@ from winkfs.entry import FileType, Stat
 from winkfs.errors import FileExists, IsDirectory, NoSuchFile, NotAllowed, NotDirectory, Refusal
 from winkfs.fsspec.directories import Directories
 from winkfs.fsspec.listing import Listing
-from winkfs.names import name_below, to_bytes
+from winkfs.names import NO_NAME, name_below, to_bytes
 from winkfs.units import NANO
 
 PIECE_BYTES: Final = 1 << 20  # that are copied at a time
@@ -187,7 +187,14 @@ class Changes:
     # --- directories ---
 
     def make_directory(self, path: str, *, parents: bool) -> None:
-        """Make a directory. Raises FileExists; NoSuchFile: there is none above it; NotDirectory."""
+        """Make a directory.
+
+        raises  FileExists; NoSuchFile: there is none above it; NotDirectory; Refusal (EINVAL): a
+                path that only files can have
+        """
+        name = name_below(to_bytes(path))
+        if path and (not name or name.endswith(b"/") or NO_NAME in name):
+            raise Refusal("no directory can have this path", path, number=errno.EINVAL)
         if not path or self.there(path):
             raise FileExists("exists already", path or "/")
         self._check_above(path)
@@ -196,7 +203,7 @@ class Changes:
             if not parents:
                 raise NoSuchFile("no such directory", above)
             self.make_directory(above, parents=True)
-        self.store.mkdir(name_below(to_bytes(path)))
+        self.store.mkdir(name)
         self.directories.add(path)
 
     def make_directories(self, path: str) -> None:
