@@ -10,6 +10,7 @@ MOUNTS = Path("/dev/fuse").exists()
 TEXT = "".join(f"line {number} of a document, and so on\n" for number in range(300))
 DERIVED = (".idx", ".time", ".cat", ".names", ".cols")
 COLUMNS = {"columns": {"lang": "string", "score": "int64"}}
+NEWER = {"columns": {"lang": "string", "price": "decimal(9,2)", "vector": "list<float64>"}}
 COMMITS = 66  # a checkpoint of a data set is among them
 
 
@@ -368,6 +369,13 @@ def typed(trial, side):
         trial.attributes[f"typed{n}"] = {"user.lang": "de", "user.score": str(n)}
 
 
+def newer(trial, side):
+    columns = {"lang": "de", "price": 5, "vector": [0.5, None]}
+    side.python(trial.base, *(trial.put(f"newer{n}", "x" * n, columns=columns) for n in range(9)))
+    texts = {"user.lang": "de", "user.price": "5.00", "user.vector": "[0.5,null]"}
+    trial.attributes |= {f"newer{n}": texts for n in range(9)}
+
+
 def described(trial, side):
     side.python(
         trial.base,
@@ -452,6 +460,7 @@ QUEUE = {"kind": Records, "verbs": ("queue", "push", "pop")}
 RING = {"kind": Records, "verbs": ("ring", "push", "pop")}
 STORE = {"kind": Records, "verbs": ("store", "put", "rm")}
 TYPED = added(container(typed, **COLUMNS))
+NEWER_TYPES = added(container(newer, **NEWER))
 COMPRESSED = added(container(compress="zstd"))
 FEATURES = [
     Feature("container, plain", "0.1", container()),
@@ -471,6 +480,8 @@ FEATURES = [
     Feature("data set", "0.1", dataset(), Dataset),
     Feature("data set, compacted", "0.1", dataset(Dataset.change, Dataset.compact), Dataset),
     Feature("data set with columns", "0.2", dataset(TYPED), Dataset, later=(TYPED,)),
+    Feature("data set with columns of newer types", "0.3", dataset(NEWER_TYPES), Dataset,
+            later=(NEWER_TYPES,)),
     Feature("data set, compressed", "0.2", dataset(COMPRESSED), Dataset, later=(COMPRESSED,),
             compressed=True),
     Feature("message store", "0.2", records("store", "create", "--kind=message"), **STORE),
