@@ -78,12 +78,12 @@ def test_duckdb_takes_a_reader(duckdb: Any, c: winkfs.Reader) -> None:
 
 
 def test_duckdb_takes_batches_and_parts(duckdb: Any, c: winkfs.Reader) -> None:
-    files = c.to_batches(["lang", "size"])
+    files = c.to_batches(["lang", "size"])  # noqa: F841  # DuckDB finds it by its name
     found = duckdb.sql("select lang, sum(size) from files group by lang order by 1 nulls last")
     assert [row[0] for row in found.fetchall()] == ["de", "fr", None]
     with pytest.raises(duckdb.Error, match="already been consumed"):
         duckdb.sql("select count(*) from files").fetchall()
-    part = c.parts(1)[0]
+    part = c.parts(1)[0]  # noqa: F841
     for _ in range(2):
         assert duckdb.sql("select sum(size) from part").fetchall() == [(SIZES,)]
 
@@ -94,7 +94,7 @@ def test_duckdb_stops_in_the_middle(duckdb: Any, c: winkfs.Reader) -> None:
 
 
 def test_a_closed_store_is_one_line_in_duckdb(duckdb: Any, base: Path) -> None:
-    with winkfs.open(base) as c:
+    with winkfs.open(base) as c:  # noqa: F841
         pass
     with pytest.raises(duckdb.Error, match=r"the (container|data set) is closed$") as caught:
         duckdb.sql("select count(*) from c").fetchall()
