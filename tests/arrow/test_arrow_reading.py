@@ -418,3 +418,16 @@ def test_views_and_categories(tmp_path: Path) -> None:
         assert c.put_batch(table) == 2
         assert c.read("b") == b"22" and c.getcolumns("a") == {"lang": "de", "score": 1.0}
         each_raises((TypeError, "or a Table or stream, not list", lambda: c.put_batch([])))
+
+
+def test_where_reads_the_blocks_that_may_match(tmp_path: Path) -> None:
+    rows = ((f"{i:06}", b"", 1, {"day": i // 1000}) for i in range(40_000))
+    base = stored.make(tmp_path / "c", rows, columns={"day": "int64"})
+    winkfs.reindex(base)
+    whole = Path(f"{base}.cat").stat().st_size
+    for order in ("name", None):
+        with winkfs.open(base) as c, disk_calls() as calls:
+            found = c.to_arrow(["path"], where="day = 20", order=order)
+        assert found["path"].to_pylist() == [f"{i:06}" for i in range(20_000, 21_000)]
+        assert bytes_read(calls, ".cat") < whole / 4
+        assert bytes_read(calls, ".data", 8192) < 20_000  # of inodes alone: 5 MB

@@ -382,8 +382,8 @@ class _ByName:
 
     def __exit__(self, *exc: object) -> None:
         """Close what was opened here; the handle stays open."""
+        self._found = iter(())  # a data set has opened shards for it
         if self._own is not None:
-            del self._found
             self.contents.close()
             self._own.abandon()
 
