@@ -282,6 +282,23 @@ def test_paths_are_taken_in_many_forms(fs: WinkFileSystem) -> None:
         assert fs.info(path)["name"] == "t/b.csv"
 
 
+def test_wrong_paths_are_refused_in_one_line(writer: WinkFileSystem) -> None:
+    assert writer.info(b"a.txt")["name"] == "a.txt"
+    with pytest.raises(FileNotFoundError, match=r"^none: no such file$"):
+        writer.rm("none", recursive=True)
+    with pytest.raises(FileNotFoundError, match=r"^x\*: no such file$"):
+        writer.cat("x*")
+    with pytest.raises(IsADirectoryError, match=r"^/: is a directory$"):
+        writer.pipe_file("", b"")
+    for path in ("a\0b", "t/@file/@file"):
+        with pytest.raises(ValueError, match="no file can have the path"):
+            writer.pipe_file(path, b"")
+    with pytest.raises(TypeError, match="content is bytes, not str"):
+        writer.pipe_file("x", "text")
+    with pytest.raises(OSError, match="may have 65000 bytes"):
+        writer.pipe_file("x" * 70_000, b"")
+
+
 def test_symbolic_links_are_followed(tmp_path: Path) -> None:
     with winkfs.create(tmp_path / "c") as made:
         made.put("d/x", b"123")

@@ -14,7 +14,7 @@ from winkfs.entry import FileType, Stat
 from winkfs.errors import FileExists, IsDirectory, NoSuchFile, NotAllowed, NotDirectory, Refusal
 from winkfs.fsspec.directories import Directories
 from winkfs.fsspec.listing import Listing
-from winkfs.names import NO_NAME, name_below, to_bytes
+from winkfs.names import NO_NAME, name_at, name_below, to_bytes
 from winkfs.units import NANO
 
 PIECE_BYTES: Final = 1 << 20  # that are copied at a time
@@ -84,10 +84,15 @@ class Changes:
         return self.store.stat(name), self.store.getxattrs(name)
 
     def room(self, path: str) -> bytes:
-        """Return the name for a file that is to be written. Raises IsDirectory; NotDirectory."""
-        name = self._listing.name(path)
+        """Return the name for a file that is to be written.
+
+        raises  IsDirectory; NotDirectory; ValueError: no file can have this path
+        """
         if self.is_directory(path):
-            raise IsDirectory("is a directory", path)
+            raise IsDirectory("is a directory", path or "/")
+        name = name_at(to_bytes(path))
+        if not name or NO_NAME in name:
+            raise ValueError(f"no file can have the path {path!r}")
         self._check_above(path)
         return name
 

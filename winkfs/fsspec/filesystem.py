@@ -225,7 +225,7 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        text: str = stringify_path(path)
+        text: str = to_str(path) if isinstance(path, bytes) else stringify_path(path)
         text = text.removeprefix("wink://").removeprefix("wink::").strip("/")
         if "//" in text or "/." in text or text[:1] == ".":
             text = posixpath.normpath("/" + text).strip("/")
@@ -489,8 +489,16 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
 
         rooted  each with a / before it, without which fsspec takes a path of one part for the
                 directory that it is in
+        raises  FileNotFoundError
         """
-        found: list[str] = super().expand_path(path, *how, **options)
+        try:
+            found: list[str] = super().expand_path(path, *how, **options)
+        except NoSuchFile:
+            raise
+        except FileNotFoundError as error:  # its own has a list in place of a message
+            some = error.args[0] if error.args else path
+            first = some[0] if isinstance(some, list) and some else some
+            raise NoSuchFile("no such file", str(first)) from None
         return [f"/{each}" for each in found] if rooted else found
 
     def get(self, rpath: Any, lpath: Any, recursive: bool = False, **options: Any) -> None:

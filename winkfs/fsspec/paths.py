@@ -55,10 +55,10 @@ class Paths:
             stat = self.listing.stat(found)
         except NoSuchFile as error:
             if self.is_directory(found):
-                raise IsDirectory("is a directory", path) from None
+                raise IsDirectory("is a directory", path or "/") from None
             raise NoSuchFile(error.strerror or "no such file", path) from None
         if stat.ftype == FileType.DIR:
-            raise IsDirectory("is a directory", path)
+            raise IsDirectory("is a directory", path or "/")
         return found, stat
 
     def real(self, path: str) -> str:
