@@ -200,16 +200,16 @@ def _send_later(number: int) -> None:
 # --- packages that come with an extra of winkfs ---
 
 EXTRAS: Final = {
-    "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "arrow",
+    "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "pipeline",
     "pandas": "pipeline", "fastwarc": "pipeline", "matplotlib": "pipeline",
     "zstandard": "compress", "fsspec": "fsspec", "polars": "polars", "duckdb": "query",
     "ratarmountcore": "ratarmount",
 }  # fmt: skip
 
 
-def advice(package: str | None) -> str | None:
+def advice(package: str | None, extra: str | None = None) -> str | None:
     """Return what to do about a package that is missing; None: it comes with no extra."""
-    extra = EXTRAS.get((package or "").partition(".")[0])
+    extra = extra or EXTRAS.get((package or "").partition(".")[0])
     return extra and f"needs winkfs[{extra}]: pip install 'winkfs[{extra}]'"
 
 
@@ -229,12 +229,12 @@ def need_installed(what: str, *packages: str) -> None:
             raise Refusal(f"{what} {advice(package)}")
 
 
-def need(package: str, what: str) -> Any:
-    """Import a package of an extra for something -> the module.
+def need(package: str, what: str, extra: str | None = None) -> Any:
+    """Import a package for something -> the module. extra: with which it comes; None: see EXTRAS.
 
     raises  Refusal, which names the extra
     """
     try:
         return import_module(package)
     except ImportError:
-        raise Refusal(f"{what} {advice(package)}") from None
+        raise Refusal(f"{what} {advice(package, extra)}") from None

@@ -482,5 +482,5 @@ class Reader(Closing):
 
 def need_arrow() -> ModuleType:
     """Return the module that reads as Arrow batches. Raises Refusal without pyarrow."""
-    need("pyarrow", "Arrow batches")
+    need("pyarrow", "reading as Arrow", "arrow")
     return import_module("winkfs.arrow.reading")

@@ -227,7 +227,7 @@ def arrow_parts(
     raises   ValueError in one line for columns that are missing or of wrong types; TypeError;
              Refusal without pyarrow
     """
-    pa = need("pyarrow", "put_batch")
+    pa = need("pyarrow", "put_batch", "arrow")
 
     if not isinstance(batch, pa.RecordBatch):
         if not hasattr(batch, "__arrow_c_stream__"):
