@@ -23,6 +23,7 @@ import stored
 from folders import write_files
 from mounting import need, need_fuse, watched
 from sparking import SparkSession
+from tables import run_program
 
 import winkfs
 import winkfs.dataset
@@ -34,6 +35,11 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 SPARK = ("docs/spark.md", "docs/pipeline.md")  # all of their Python needs a session
 TOOLS = "docs/tools.md"  # each section by itself, after what precedes the first
+NEEDED = {  # what a block has -> what winkfs needs for it
+    "to_arrow(": "pyarrow", "to_batches(": "pyarrow", "parts(": "pyarrow",
+    "winkfs.polars": "polars", "winkfs.query(": "duckdb", "winkfs.fs(": "fsspec",
+    "fsspec.ratarmount": "ratarmountcore", 'compress="zstd"': "zstandard",
+}  # fmt: skip
 SOME_SPARK = ("README.md", "docs/ledgerq.md", "docs/stores.md")  # of these, what has "spark" in it
 RUN = {"sh", "python", "sql"}
 NOT_RUN = {  # (page, language) -> why
@@ -124,9 +130,11 @@ def test_the_python_of_a_page_runs(page: str, folder: Path) -> None:
     names: dict[str, Any] = {}
     left: set[str] = set()
     for block in blocks(page, "python"):
+        if "spark" in block:
+            continue
         if missing := not_installed(block):
             left |= missing
-        elif "spark" not in block:
+        else:
             exec(compile(block, page, "exec"), names)
     if left:
         pytest.skip(f"all but the blocks with {', '.join(sorted(left))}, not installed")
@@ -141,10 +149,10 @@ def sections(page: str) -> dict[str, str]:
 
 
 def not_installed(code: str) -> set[str]:
-    """Return the modules that a block imports, and that no distribution here has."""
-    imported = re.findall(r"^ *(?:import|from) (?:(?:winkfs\.)(?=polars))?(\w+)", code, re.M)
-    known = {*sys.stdlib_module_names, "winkfs", *metadata.packages_distributions()}
-    return set(imported) - known
+    """Return the modules that a block needs, and that no distribution here has."""
+    needed = set(re.findall(r"^ *(?:import|from) (\w+)", code, re.M))
+    needed |= {module for call, module in NEEDED.items() if call in code}
+    return needed - {*sys.stdlib_module_names, "winkfs", *metadata.packages_distributions()}
 
 
 @pytest.mark.parametrize("section", [one for one in sections(TOOLS) if one])
@@ -156,13 +164,7 @@ def test_the_python_of_a_tool_runs(section: str, folder: Path) -> None:
         pytest.skip(f"{', '.join(sorted(missing))} not installed: make test-tools")
     exec(compile(texts[""], TOOLS, "exec"), {})
     code = texts[section].replace("/abs/", f"{folder}/")
-    Path("program.py").write_text(f"import winkfs\n\n{code}")
-    done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "program.py"], capture_output=True,
-        text=True, timeout=300, env=os.environ | {"HF_HOME": str(folder / "hub")},
-    )  # fmt: skip
-    assert done.returncode == 0 and "Exception ignored" not in done.stderr, done.stderr
-    print(done.stdout, done.stderr)
+    print(run_program(f"import winkfs\n\n{code}", folder))
 
 
 def test_the_python_of_the_readme_runs_twice(folder: Path) -> None:
