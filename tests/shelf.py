@@ -158,7 +158,7 @@ class Shelf(Records):
 
     def compact(self, progress=None, *, dry_run=False):
         """Removes the first file; numbered records in it move behind all others."""
-        sizes = [part.size for part in self.parts()]
+        sizes = [part.size for part in self.data_files()]
         live = [row for row in self.rows() if row.file == self._files()[0]]
         if not dry_run and not (self.counts and live):
             first = self._files()[0]

@@ -35,7 +35,7 @@ def query(base: str, sql: str, where: str | None, as_of: str | None, form: str |
     content, mode, ftype, mtime_ns and name_raw. --where chooses files before they are read.
 
     \b
-      winkfs query corpus "select lang, count(*) n from files group by lang order by n desc"
+      winkfs query corpus "select lang, count(*) from files group by lang"
     """
     with winkfs.query(base, sql, where=where, as_of=as_of) as found:
         names = found.schema.names
