@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from winkformats.arrays import Int64
-from winkfs.arrow import arrays
 from winkfs.arrow.pieces import OPEN, Named, PlannedPiece, Recorded, weights_of
 from winkfs.container.ondisk.column import Column
 from winkfs.container.selection import Selection
-from winkfs.container.table import SPECIAL, FileTable
 from winkfs.entry import Stat, default_mode
 from winkfs.names import Name, to_bytes
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from winkfs.container.table import FileTable
     from winkfs.reader import Reader
     from winkfs.registry import Kind
 
@@ -66,6 +66,8 @@ def is_records(reader: Reader) -> bool:
 
 def table_of(stats: Sequence[Stat]) -> FileTable:
     """Return files as a table whose positions are their numbers."""
+    from winkfs.container.table import SPECIAL, FileTable
+
     names = [to_bytes(stat.name) for stat in stats]
 
     def column(value: Callable[[Stat], int]) -> Int64:
@@ -97,6 +99,8 @@ class NamedSource:
 
     def of(self, rows: FileTable) -> tuple[pa.Array, dict[int, Exception]]:
         """Read contents by name: see `rows.Contents.of`."""
+        from winkfs.arrow import arrays  # late: planners import this module
+
         return arrays.contents([self._content(self._stats[at].name) for at in rows.pos.tolist()])
 
     def _content(self, name: Name) -> bytes | Exception:
