@@ -96,7 +96,9 @@ def on_a_terminal(stream: str, *command: str, cwd: Path | None = None) -> bytes:
     master, slave = pty.openpty()
     with os.fdopen(master, "rb", buffering=0) as terminal:
         with os.fdopen(slave, "wb") as end:
-            subprocess.run(command, check=True, cwd=cwd, **{stream: end})  # type: ignore[call-overload]
+            subprocess.run(  # type: ignore[call-overload]
+                command, check=True, cwd=cwd, env=os.environ | {"TERM": "xterm"}, **{stream: end}
+            )
         shown = b""
         with contextlib.suppress(OSError):  # EIO: its end
             while data := terminal.read(1000):

@@ -301,7 +301,7 @@ def test_a_second_writer_gets_the_name_of_the_lock_holder(run: Run, base: str) -
 
 def test_progress_bar_is_for_terminals_and_long_work() -> None:
     code = (
-        "import time, rich.progress; from winkfs.cli import _common; _common.PATIENCE = 0.05\n"
+        "import time; from winkfs.cli import _common; _common.PATIENCE = 0.05\n"
         "with _common.Progress('packing', 'files') as bar:\n"
         "    for i in range(3): bar(1000); time.sleep(0.1)\n"
         "    bar.warn('a\\nb')\n"
