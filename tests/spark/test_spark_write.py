@@ -213,7 +213,10 @@ def test_the_earliest_time_of_a_file_comes_back(root: Path) -> None:
         ([("path", "string")], "no column content (binary or string); the columns are: path"),
         ([("content", "binary")], "no column path (string) or name_raw (binary)"),
         ([], "the columns are: none"),
-        ([("path", "string"), ("content", "binary"), ("day", "date")], "column 'day' is date,"),
+        (
+            [("path", "string"), ("content", "binary"), ("day", "map<string,int>")],
+            "column 'day' is map<string,int>,",
+        ),
         ([("path", "string"), ("content", "array<int>")], "'content' is array<int>: cast it to"),
         ([("path", "string"), ("PATH", "string"), ("content", "binary")], "two columns"),
     ],
