@@ -136,6 +136,7 @@ def test_walk_and_listdir_show_each_once(store: Path) -> None:
             opened.listdir("a/@file")
 
 
+@pytest.mark.slow
 def test_unpack_makes_each_once(store: Path, tmp_path: Path) -> None:
     notes: list[bytes] = []
     report = unpack(store, tmp_path / "out", note=lambda note: notes.append(note.name))

@@ -113,6 +113,7 @@ def test_a_store_that_cannot_be_loaded_is_one_line(texts: Path, tmp_path: Path) 
     )
 
 
+@pytest.mark.slow
 def test_verify_finds_a_file_that_cannot_be_read(installed: Path, texts: Path) -> None:
     (texts / "d.txt").mkdir()
     done = run(installed, "verify", texts)
@@ -177,6 +178,7 @@ print([find_kind(path) is None for path in ("c", "folder", "nothing")], asked)
 """
 
 
+@pytest.mark.slow
 def test_a_kind_of_folder_is_not_asked_of_a_path_without_one(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ASKED]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -62,6 +62,7 @@ def test_twins_are_distinguished(base: Path) -> None:
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.slow
 def test_twins_in_a_tail_that_is_replayed(base: Path) -> None:
     stored.make(base, ((f"n{i}", b"%d" % i) for i in range(60)), htalgo=3)
     with winkfs.open(base, "a") as c, winkfs.open(base) as reader:

@@ -88,6 +88,7 @@ def test_a_second_backup_copies_only_what_was_synced_since(tmp_path: Path) -> No
     assert done.whole and stored.files(dest) == stored.files(base) and sound(dest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["ao", "columns", "zstd", "classic"])
 def test_a_backup_of_other_variants(variant: str, base: Path, dest: Path) -> None:
     how: dict[str, dict[str, object]] = {
@@ -192,6 +193,7 @@ def test_a_killed_backup_leaves_the_state_before_or_after(
     assert met == {True, False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [str, compact], ids=["new", "compacted"])
 @pytest.mark.parametrize("call", ["preallocate", "write", "sync"])
 def test_a_disk_that_is_full_or_fails_leaves_the_state_before(
@@ -278,6 +280,7 @@ def test_backups_under_load_that_are_killed_show_a_whole_sync(
         writer.wait()
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, base: Path, dest: Path) -> None:
     stored.make(base, {f"big{i}": os.urandom(1 << 20) for i in range(60)})
     command = [sys.executable, "-m", "winkfs", "backup", str(base), str(dest)]
@@ -355,6 +358,7 @@ def test_a_damaged_source_is_copied_and_reported(
 # --- data sets ---
 
 
+@pytest.mark.slow
 def test_a_data_set_is_backed_up_by_generations(tmp_path: Path) -> None:
     base, dest = tmp_path / "set", tmp_path / "copy"
     dataset = winkfs.dataset.create(base)
@@ -384,6 +388,7 @@ def test_a_data_set_is_backed_up_by_generations(tmp_path: Path) -> None:
         backup(tmp_path / "other", dest)
 
 
+@pytest.mark.slow
 def test_a_backup_of_a_data_set_that_is_killed_opens() -> None:
     disk = SimulatedDisk(1)
     base, dest = f"{disk.path}/set", f"{disk.path}/copy"

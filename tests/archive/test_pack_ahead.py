@@ -179,6 +179,7 @@ def test_no_file_of_a_large_directory_is_left_out(
     assert isinstance(one, tuple) and len(one[0]) == 3000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
 def test_what_is_put_as_columns_is_the_same_to_the_byte(
     monkeypatch: pytest.MonkeyPatch, varied: Path, classic: bool

@@ -84,6 +84,7 @@ def by_path(table: Any) -> list[dict[str, Any]]:
 # --- all files ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [None, "disk", "name"])
 def test_all_files(opened: winkfs.Reader, order: Any) -> None:
     found = opened.to_arrow(order=order)
@@ -111,6 +112,7 @@ def test_no_content_is_read_where_none_is_asked_for(base: Path) -> None:
         assert bytes_read(calls, ".data") < 100_000 < sum(r["size"] for r in RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["disk", "name"])
 @pytest.mark.parametrize(
     ("choice", "meant"),
@@ -200,6 +202,7 @@ def test_a_writer_sees_its_own_changes(path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["disk", "name"])
 def test_later_changes_are_not_seen(path: Path, order: Any) -> None:
     with winkfs.open(path) as opened:
@@ -230,6 +233,7 @@ def test_a_closed_reader(path: Path) -> None:
 # --- parts and rows ---
 
 
+@pytest.mark.slow
 def test_parts_are_all_files_once(opened: winkfs.Reader) -> None:
     for count in (1, 2, 3, 7, 1000):
         parts = opened.parts(count)
@@ -244,6 +248,7 @@ def test_parts_are_all_files_once(opened: winkfs.Reader) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_part_in_another_process(path: Path) -> None:
     with winkfs.open(path) as opened:
         parts = opened.parts(2)
@@ -379,6 +384,7 @@ def test_messages_of_a_message_store(tmp_path: Path) -> None:
 # --- files that Arrow gives ---
 
 
+@pytest.mark.slow
 def test_files_from_streams(base: Path, tmp_path: Path) -> None:
     with winkfs.open(base) as c:
         sources = [c, c.to_arrow(), c.to_batches(), c.to_arrow().to_batches()[0]]
@@ -420,6 +426,7 @@ def test_views_and_categories(tmp_path: Path) -> None:
         each_raises((TypeError, "or a Table or stream, not list", lambda: c.put_batch([])))
 
 
+@pytest.mark.slow
 def test_where_reads_the_blocks_that_may_match(tmp_path: Path) -> None:
     rows = ((f"{i:06}", b"", 1, {"day": i // 1000}) for i in range(40_000))
     base = stored.make(tmp_path / "c", rows, columns={"day": "int64"})

@@ -91,6 +91,7 @@ FILTERS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FILTERS)
 def test_a_filter_chooses_what_polars_chooses(base: Path, what: str) -> None:
     predicate, text = FILTERS[what]
@@ -101,6 +102,7 @@ def test_a_filter_chooses_what_polars_chooses(base: Path, what: str) -> None:
     assert found.sort("path").equals(whole.filter(predicate).sort("path"))
 
 
+@pytest.mark.slow
 def test_each_filter_chooses_some_and_leaves_some(base: Path) -> None:
     counts = {what: scan(base).filter(p).select(pl.len()).collect().item() for what, (p, _) in
               FILTERS.items()}  # fmt: skip

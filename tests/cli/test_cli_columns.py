@@ -223,6 +223,7 @@ def test_ls_where_lists_what_a_loop_chooses(reindexed: bool, run: Run) -> None:
             run("ls", "c", "--where", text, "--columns", "raw"))] == wanted  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -237,6 +238,7 @@ def test_where_goes_with_names_globs_and_times(
     assert listed(run("ls", base, *words)) == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -325,6 +327,7 @@ def test_rm_where_removes_what_is_chosen(run: Run, base: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "status"),
     [([], 2), (["--where", "n ="], 1), (["--where", "zz = 1"], 1), (["-r"], 2),

@@ -100,6 +100,7 @@ def names_of_slot(htsize: int, count: int) -> Iterator[bytes]:
         number += 1
 
 
+@pytest.mark.slow
 def test_names_made_for_one_slot_are_spread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_size_with_a_common_factor_would_not_spread_them(monkeypatch: pytest.M
     assert block["HTSIZE"] == size + 2 * 8
 
 
+@pytest.mark.slow
 def test_paths_with_colliding_hashes_cost_no_more_than_others(tmp_path: Path) -> None:
     def cost_of(path: Path, paths: list[bytes]) -> float:
         count = len(paths)

@@ -97,6 +97,7 @@ def still(monkeypatch):
     monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) // 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_write_the_same_files(kind, tmp_path, still, monkeypatch):
     written = []

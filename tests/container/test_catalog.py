@@ -106,6 +106,7 @@ def test_a_catalog_has_all_names_in_byte_order(variant: str, base: Path) -> None
         check_catalog(base, set(some_names(3000)))
 
 
+@pytest.mark.slow
 def test_runs_that_do_not_fit_into_memory_are_merged(
     base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,6 +276,7 @@ def reads_of(calls: list[Call], suffix: str) -> int:
     return sum(c.length for c in reads if c.offset >= 8192)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 100])
 @pytest.mark.parametrize("followed", [False, True])
 def test_few_changes_are_added_and_many_are_not(
@@ -378,6 +380,7 @@ def test_the_catalog_of_a_longer_container_is_removed_on_open(base: Path) -> Non
     check_catalog(base, {b"a", b"b"})
 
 
+@pytest.mark.slow
 def test_half_a_rename_is_no_tail_to_go_by(tmp_path: Path) -> None:
     """An interrupt, also between the new inode and the tombstone of the old name."""
     half, done, at = False, False, 0
@@ -446,6 +449,7 @@ def live_through(container: winkfs.Container, steps: str) -> None:
         verbs[verb](*names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("life", LIVES)
 def test_a_name_that_came_and_went_around_a_kill_is_gone(life: str, base: Path) -> None:
     before, behind, left = LIVES[life]

@@ -266,6 +266,7 @@ def test_a_file_that_is_deleted_takes_all_of_its_entries_along(base: Path) -> No
     assert compact(base).after < 20_000
 
 
+@pytest.mark.slow
 def test_a_writer_that_was_killed_leaves_delflags_to_the_next(base: Path) -> None:
     model, dice = overwritten(base), random.Random(4)
     c = winkfs.open(base, "a")
@@ -326,6 +327,7 @@ def test_a_mount_gathers_overwrites_and_syncs_them(base: Path) -> None:
 # --- compact, reindex ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["disk", "name"])
 def test_compact_makes_plain_inodes(base: Path, order: str, model: bytearray) -> None:
     answer = compact(base, dry_run=True)
@@ -372,6 +374,7 @@ def hits(base: Path, every: int) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_chain_is_reported(base: Path) -> None:
     model = overwritten(base, syncs=20, each=12)
     links = links_of(base)

@@ -451,6 +451,7 @@ def test_the_bit_without_pairoff_is_refused(base: Path) -> None:
         winkfs.open(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words", [b"\x37\xa4\x30\xec\x4d\0\0\0" + os.urandom(3000), b"plain text " * 300, b"x"]
 )
@@ -591,6 +592,7 @@ def test_a_tree_comes_back(tree: Path, run: Run, options: tuple[str, ...]) -> No
     assert run("verify", "c").status == 0
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_in_no_dictionary(tmp_path: Path, run: Run) -> None:
     secret = b"this is the very secret password of all of them "
     write_files(tmp_path / "t", {f"in/{i}": document(i) for i in range(400)})

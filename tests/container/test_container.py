@@ -190,6 +190,7 @@ LOOKS: dict[str, Callable[[Container], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_reader_changes_nothing(verb: str, base: Path) -> None:
     make(base, {"a": b"1"})
@@ -200,6 +201,7 @@ def test_a_reader_changes_nothing(verb: str, base: Path) -> None:
     assert_sound(base, {b"a": b"1"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["r", "a"])
 @pytest.mark.parametrize("verb", VERBS | LOOKS)
 def test_a_closed_handle_reports_it(verb: str, mode: str, base: Path) -> None:
@@ -216,6 +218,7 @@ def test_a_closed_handle_reports_it(verb: str, mode: str, base: Path) -> None:
 # --- names --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", PUTS)
 def test_names_of_every_kind(way: str, base: Path) -> None:
     model = {}
@@ -262,6 +265,7 @@ def test_impossible_names_are_refused(way: str, name: str | bytes, kept: Contain
     assert name not in kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["n" * 65_001, "ä" * 32_501], ids=["ASCII", "UTF-8"])
 @pytest.mark.parametrize("way", NAMING)
 def test_a_name_too_long_is_refused(way: str, name: str, kept: Container) -> None:
@@ -324,6 +328,7 @@ CHANGES_OF_MISSING: dict[str, Callable[[Container], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", CHANGES_OF_MISSING)
 def test_a_verb_on_a_missing_file_names_it(verb: str, kept: Container) -> None:
     with refused(FileNotFoundError, "missing", code=errno.ENOENT):
@@ -341,6 +346,7 @@ def test_an_error_is_one_line_whatever_the_name(name: str, c: Container) -> None
 # --- put ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", PUTS)
 @pytest.mark.parametrize("data", [b"", b"x", bytes(1 << 20), b"ab" * 1_700_000])
 def test_contents_of_every_size(way: str, data: bytes, base: Path) -> None:
@@ -385,6 +391,7 @@ def test_content_changed_after_put_many_is_not_seen(base: Path) -> None:
     assert_sound(base, dict.fromkeys(names, b"x" * 5000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", ["text", 5, None, [1, 2], 1.5])
 @pytest.mark.parametrize("way", ["put", "put_many", "put_rows", "append", "write"])
 def test_content_that_is_no_bytes_is_refused(way: str, data: Any, kept: Container) -> None:
@@ -538,6 +545,7 @@ def test_a_time_in_float_seconds_loses_no_nanosecond(mtime: float, c: Container)
     assert [c.stat(name).mtime_ns for name in "ab"] == [int(mtime * 1000) * 10**6] * 2
 
 
+@pytest.mark.slow
 def test_the_last_of_equal_names_counts(base: Path) -> None:
     with winkfs.create(base) as container:
         container.put("a", b"old")
@@ -584,6 +592,7 @@ def test_a_put_after_put_many_leaves_one_file_of_its_name(base: Path) -> None:
     assert_sound(base, files)
 
 
+@pytest.mark.slow
 def test_put_many_from_the_container_itself(base: Path) -> None:
     model = {f"n{i}".encode(): b"%d" % i for i in range(1100)}
     with winkfs.create(base) as container:

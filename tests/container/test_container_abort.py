@@ -127,6 +127,7 @@ def test_a_command_that_is_interrupted_changes_nothing(run: Run, args: list[str]
     assert contents_of("c") == {name.encode(): b"1" for name in names}
 
 
+@pytest.mark.slow
 def test_an_update_that_is_interrupted_keeps_what_it_synced(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +245,7 @@ def test_the_handle_goes_on_after_an_uncaught_refusal(base: Path) -> None:
     assert_sound(base, {b"a": b"1", b"b": b"2"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["put", "delete", "rename", "sync", "abort", "close"])
 def test_what_put_many_of_a_data_set_is_given_cannot_change_it(verb: str, tmp_path: Path) -> None:
     verbs: dict[str, Callable[[Dataset], object]] = {

@@ -148,6 +148,7 @@ def test_nothing_can_be_appended_after_reopening(c: Container, base: Path) -> No
     assert_sound(base, {b"a": b"1", b"last": b"2", b"new": b"3", b"newer": b"4"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new", ["n" * 3, "n" * 2, "n", "n" * 4, "n" * 11, "n" * 60, "a", "last"])
 def test_rename_of_the_last_file_before_a_sync(new: str, c: Container, base: Path) -> None:
     c.put("xyz", b"3" * 100, 30)
@@ -157,6 +158,7 @@ def test_rename_of_the_last_file_before_a_sync(new: str, c: Container, base: Pat
     holds(c, base, {new.encode(): b"3" * 100})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("new", ["b/c", "a much longer name than before"])
 @pytest.mark.parametrize("way", ["put", "put_many"])
 def test_rename_of_a_file_put_twice(way: str, new: str, c: Container, base: Path) -> None:
@@ -293,6 +295,7 @@ def test_time_ranges_of_many_files(timemp: int, dropped: list[str], base: Path) 
     assert_sound(base, model)
 
 
+@pytest.mark.slow
 def test_a_range_is_not_read_from_the_beginning(base: Path) -> None:
     """The marks narrow the scan: damage before the range is not met."""
     make(base, ((f"{i}", bytes(100), i) for i in range(2000)), ao=True, timemp=10)
@@ -325,6 +328,7 @@ def test_attributes_of_a_new_file_are_kept(base: Path) -> None:
     assert tree.files[b"a"].uid == 1
 
 
+@pytest.mark.slow
 def test_large_files_in_append_only(c: Container, base: Path) -> None:
     c.put("large", b"x" * 20_000_000, 30)
     c.put_file("stream", io.BytesIO(b"y" * 5_000_001), mtime_ns=31 * 10**9)
@@ -375,6 +379,7 @@ def places_of(base: Path, mtimes: Sequence[int]) -> list[tuple[int, int]]:
         return [(mtime, c.extents(f"f{mtime}")[0].pointer) for mtime in mtimes]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mtimes", [(61, 65, 120, 121, 190), (61, 62), (0, 30, 180)])
 def test_marks_of_the_original_format_are_sound_and_go_on(
     base: Path, mtimes: tuple[int, ...]

@@ -118,6 +118,7 @@ def test_wrong_arguments_raise_one_error_and_lose_nothing(
     finish(handle, tmp_path / "c")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [2, 100])  # settled one by one, or together
 @pytest.mark.parametrize("end", ["sync", "close"])
 @pytest.mark.parametrize("field", ["mtime", "attrs", "ftype"])

@@ -126,6 +126,7 @@ MTIMES: list[tuple[float, int]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize("mtime, ns", MTIMES)
 def test_mtimes_are_exact(mtime: float, ns: int, classic: bool, base: Path) -> None:
@@ -453,6 +454,7 @@ def test_a_file_of_very_many_extents(base: Path) -> None:
     assert list(check(base).files) == [b"g"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[100], [1, 3000]])
 def test_synced_appends_to_a_classic_file_cost_what_they_append(
     base: Path, sizes: list[int]

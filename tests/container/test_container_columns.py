@@ -218,6 +218,7 @@ def test_directories_links_and_empty_files_can_have_values(base: Path) -> None:
         assert sorted(entry.name for entry in c.scan(where="n = 1")) == ["d", "e", "l", "x"]
 
 
+@pytest.mark.slow
 def test_mixed_rows_keep_their_order_and_their_values(base: Path) -> None:
     rng = random.Random(2)
     rows: list[tuple[Any, ...]] = []
@@ -235,6 +236,7 @@ def test_mixed_rows_keep_their_order_and_their_values(base: Path) -> None:
     assert_sound(base, sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "what"),
     [
@@ -657,6 +659,7 @@ def test_answers_are_those_of_a_loop_whatever_the_catalog(
         assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.slow
 def test_conditions_go_with_times_prefixes_and_globs(base: Path) -> None:
     make(base, 500)
     for step in (save_catalog, behind):
@@ -678,6 +681,7 @@ def test_conditions_go_with_times_prefixes_and_globs(base: Path) -> None:
             ]
 
 
+@pytest.mark.slow
 def test_blocks_that_cannot_be_meant_are_not_read(base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64"}) as c:
         c.put_many((f"{i:05d}", b"", 1.0, {"n": i}) for i in range(20_000))
@@ -706,6 +710,7 @@ def test_the_oracle_reads_columns(base: Path) -> None:
     check(base)  # of two runs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["value", "null", "zone", "type"])
 def test_the_oracle_finds_what_is_wrong_with_columns(
     fault: str, base: Path, monkeypatch: pytest.MonkeyPatch
@@ -754,6 +759,7 @@ def test_verify_finds_a_catalog_with_other_values(base: Path) -> None:
 # --- what rewrites or breaks a container ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("order", "ao"), [("disk", False), ("name", False), ("disk", True)])
 def test_compact_keeps_columns(order: str, ao: bool, base: Path) -> None:
     wanted = make(base, 200, ao=ao)
@@ -806,6 +812,7 @@ def test_columns_survive_a_damaged_file_and_what_repairs_it(how: str, ao: bool, 
         assert_answers(c)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["missing", "reindexed"])
 def test_a_file_with_damaged_values_raises_and_is_never_skipped(state: str, base: Path) -> None:
     with winkfs.create(base, columns={"n": "int64"}) as c:

@@ -376,6 +376,7 @@ def test_names_are_in_byte_order_and_a_scan_in_disk_order(c: Container) -> None:
     assert list(c) == ["b", "m", "z"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "glob, found",
     [
@@ -444,6 +445,7 @@ def test_scan_to_the_nanosecond(c: Container) -> None:
     assert [e.mtime_ns for e in c.scan(until=1)] == [999_999_999]
 
 
+@pytest.mark.slow
 def test_a_scan_keeps_its_snapshot(base: Path) -> None:
     with winkfs.create(base) as container:
         container.put_many((f"n{i}", b"old %d" % i) for i in range(3000))
@@ -470,6 +472,7 @@ def test_a_scan_keeps_its_snapshot(base: Path) -> None:
         assert modes["n2501"] == 0o600
 
 
+@pytest.mark.slow
 def test_an_entry_is_read_after_its_scan(c: Container) -> None:
     c.put_many((f"n{i}", b"%d" % i * 3000) for i in range(3000))
     entries = list(c.scan())
@@ -477,6 +480,7 @@ def test_an_entry_is_read_after_its_scan(c: Container) -> None:
         assert entry.read() == entry.name[1:].encode() * 3000
 
 
+@pytest.mark.slow
 def test_scan_of_files_larger_than_its_window(base: Path) -> None:
     model = {}
     with winkfs.create(base) as container:
@@ -498,6 +502,7 @@ def test_two_scans_at_once(c: Container) -> None:
         assert one.read() == other.read() == one.name[1:].encode()
 
 
+@pytest.mark.slow
 def test_a_scan_left_in_the_middle_closes_its_file(c: Container, base: Path) -> None:
     c.put_many((f"n{i}", b"1") for i in range(3000))
     before = len(opened(base.parent))
@@ -515,6 +520,7 @@ def test_a_short_name_at_the_end_of_what_a_reader_has_mapped(base: Path) -> None
         assert list(reader.get_many(["a", "a much longer name"])) == [b"3", b"1"]
 
 
+@pytest.mark.slow
 def test_a_read_needs_no_descriptor_more(base: Path) -> None:
     """Where a process has as many open files as it may have, what is open is read all the same."""
     make(base, {f"{n}": b"%d" % n for n in range(2000)})

@@ -63,6 +63,7 @@ def cut(request: pytest.FixtureRequest, base: Path) -> Path:
     return base
 
 
+@pytest.mark.slow
 def test_files_of_the_cut_part_are_damaged_not_older(cut: Path) -> None:
     with winkfs.open(cut) as c:
         for name in GONE:

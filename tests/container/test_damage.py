@@ -91,6 +91,7 @@ def test_each_damaged_length_costs_one_file(
         assert reported or len(read) == len(truth), (start, at, bit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["reindex", "write"])
 def test_a_writer_passes_damage_and_reports_it(base: Path, verb: str) -> None:
     truth, places = files_of(base), entries_of(base)
@@ -121,6 +122,7 @@ def test_no_file_is_lost_where_a_length_leads_past_good_entries(tmp_path: Path) 
         assert c.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("old", [512, 4096, 8192])
 @pytest.mark.parametrize("indexed", [True, False])
 def test_superblock_that_is_put_back_rolls_nothing_back(

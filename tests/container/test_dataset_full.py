@@ -48,6 +48,7 @@ def test_sync_with_deletes_goes_on_when_there_is_room(full_disk: Disk) -> None:
     assert winkfs.verify(root).problems == []
 
 
+@pytest.mark.slow
 def test_compaction_and_pack_leave_the_data_set_as_it_was(full_disk: Disk, tmp_path: Path) -> None:
     root, tree = create(full_disk.folder / "ds").root, some_tree(tmp_path)
     for n in range(8):

@@ -161,6 +161,7 @@ def test_the_counters_are_exact_though_the_index_is_behind(base: Path, model: Mo
     assert counted[0] == counted[1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few")
 def test_the_tail_grows_over_small_closes_until_it_is_merged(base: Path) -> None:
     model, tails = made(base), []
@@ -647,6 +648,7 @@ def test_large_files_do_not_keep_a_close_from_the_catalog(base: Path, model: Mod
     check_catalog(base, {*model, b"large"})
 
 
+@pytest.mark.slow
 def test_small_runs_that_closes_add_are_joined(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, "the catalog", joined=12, behind=1)
     names, counts = set(made(base)), []

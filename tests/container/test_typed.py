@@ -132,6 +132,7 @@ def decimals(kind: str, number: int) -> Decimal:
 # --- values and texts ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "value", "text"), EDGES)
 def test_a_value_is_its_text_and_back(kind: str, value: Any, text: bytes) -> None:
     assert to_text("x", kind, value) == text
@@ -389,6 +390,7 @@ def test_split_is_the_inverse_of_pack() -> None:
 # --- blocks ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("nulls", ["no", "some", "all"])
 @pytest.mark.parametrize("distinct", [1, 3, 300, 1024])

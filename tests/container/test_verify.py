@@ -196,6 +196,7 @@ def test_verify_of_no_container(base: Path) -> None:
         winkfs.verify(base)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
 def test_no_false_alarm_while_a_writer_works(classic: bool, base: Path) -> None:
     with winkfs.create(base, classic=classic) as container:

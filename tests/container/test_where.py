@@ -465,6 +465,7 @@ def test_a_condition_is_text(what: Any) -> None:
         parse(what)
 
 
+@pytest.mark.slow
 def test_many_words_are_no_levels() -> None:
     many = " or ".join(f"n = {i}" for i in range(3000))
     assert truth_of(many, [dict.fromkeys(SCHEMA) | {"n": 2}, dict.fromkeys(SCHEMA)]) == [True, None]

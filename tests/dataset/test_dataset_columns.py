@@ -64,6 +64,7 @@ def whole(root: str) -> dict[str, Any]:
     return {name: repr(one) for name, one in values_of(root).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 def test_values_come_back_from_all_shards(ao: bool, root: str) -> None:
     for start in (0, 100, 200):
@@ -229,6 +230,7 @@ def test_attributes_are_copied_only_between_equal_columns(root: str) -> None:
     assert winkfs.verify(root).problems == []
 
 
+@pytest.mark.slow
 def test_a_writer_of_a_data_set_puts_values(root: str) -> None:
     write(root, SCHEMA, *files(30))
     with winkfs.open(root, "a") as found:
@@ -335,6 +337,7 @@ def test_names_that_differ_in_case_alone_are_refused(root: str) -> None:
     assert stored.columns(root) == {"lang": "string"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "answer"),
     [

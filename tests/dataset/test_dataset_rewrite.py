@@ -100,6 +100,7 @@ def test_rebalanced_shards_are_even(root: str) -> None:
     assert seen(root) == before
 
 
+@pytest.mark.slow
 def test_compact_leaves_good_shards_alone(root: str) -> None:
     datasets.add(root, {f"a{n}": b"x" * 1000 for n in range(30)})
     datasets.add(root, {f"b{n}": b"x" * 1000 for n in range(30)})
@@ -253,6 +254,7 @@ def test_vacuum_with_nothing_to_remove_makes_no_generation(root: str) -> None:
     assert Log(root).newest() == newest
 
 
+@pytest.mark.slow
 def test_vacuum_keeps_generations_that_were_newest_in_its_span(root: str) -> None:
     datasets.add(root, {"a": b"1"})
     time.sleep(0.3)

@@ -282,6 +282,7 @@ def test_every_truncation_gives_whole_entries_and_then_an_error(small, code):
         assert found == expected[: len(found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", LAYOUTS, ids=range(len(LAYOUTS)))
 def test_a_file_shorter_than_its_end_is_damage_and_the_scan_ends(small, code):
     storage, _ = sample(code)
@@ -333,6 +334,7 @@ def test_random_bytes_are_entries_or_a_format_error(small, code, noise, zeros, m
     assert sum(row[-1] for row in found) <= len(data) - START
 
 
+@pytest.mark.slow
 def test_long_runs_of_zeros_are_tiny_entries_and_end():
     code = layout(keyrepr=0, valrepr=0, kvdelfl=0, kvcksum=0)
     storage = MemoryStorage(bytes(START + 200_000))

@@ -53,6 +53,7 @@ def one_after_another(*generations: list[dict[str, bytes]]) -> dict[str, bytes]:
 # --- names ---
 
 
+@pytest.mark.slow
 def test_names_of_many_shards_come_in_one_order(root: Path) -> None:
     """More than a batch in each, with what begins alike and is a prefix of another."""
     names = [f"d{i % 3}/{'x' * (i % 40)}{i % 700}" for i in range(6000)] + ["d0", "d1!", "d1-/z"]
@@ -183,6 +184,7 @@ def compacted(root: Path) -> None:
     assert not any(Path(base + ".data").exists() for base in before)
 
 
+@pytest.mark.slow
 def test_compaction_and_vacuum_under_a_mount(root: Path) -> None:
     files = {f"d/{i}": b"%d" % i for i in range(300)}
     datasets.add(root, dict(list(files.items())[::2]), dict(list(files.items())[1::2]))

@@ -97,6 +97,7 @@ def test_files_move_with_the_directory_of_their_name(base: str, synced: bool) ->
     assert walk(opened(base, "r")) == {b"new", b"b", b"x"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [False, True])
 @pytest.mark.parametrize("moved", [False, True])
 @pytest.mark.parametrize("empty", [False, True])
@@ -322,6 +323,7 @@ def test_a_mount_asks_no_index_for_names_that_a_close_added(base: str) -> None:
     assert len(walk(view)) == 900 + 50 + 50 + 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".cat", ".idx"])
 def test_a_mount_starts_over_derived_files_that_are_damaged(base: str, suffix: str) -> None:
     """Damaged is what is read while the mount finds out what later runs changed."""

@@ -169,6 +169,7 @@ def test_container_is_read_by_the_product(make, name):
     assert report.files == len(make(name).expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_container_passes_the_oracle(make, name):
     expected = make(name).expected

@@ -166,6 +166,7 @@ def test_a_failed_append_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert c["a"] == b"old"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "what"),
     [("rw", "such as 'rb'"), ("", "such as 'rb'"), ("rbt", "such as 'rb'"), ("rU", "such as 'rb'"),
@@ -205,6 +206,7 @@ def test_a_reader_opens_no_file_to_write(tmp_path: Path) -> None:
             records.open_file("1", "w")
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_closed_is_not_stored(store: Any) -> None:
     for mode in ("wb", "w"):
         file = store.open_file("a", mode)

@@ -89,6 +89,7 @@ def test_the_path_itself_is_as_that_of_pathlib(name: str, store: Any) -> None:
     assert ours != theirs and ours != name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PATHS)
 def test_what_is_there_is_as_on_the_disk(name: str, store: Any, disk: Path) -> None:
     ours, theirs = store / name, disk / name
@@ -124,6 +125,7 @@ PATTERNS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_glob_finds_what_pathlib_finds(pattern: str, store: Any, disk: Path) -> None:
     def names(found: Any, top: Any) -> list[str]:
@@ -300,6 +302,7 @@ CHANGES: list[Callable[[Any], Any]] = [
 ]
 
 
+@pytest.mark.slow
 def test_changes_are_as_those_of_pathlib(writer: Any, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -96,6 +96,7 @@ def made(content: dict[bytes, Digest], tmp_path: Path) -> Iterator[Path]:
     yield make(tmp_path / "d", content)
 
 
+@pytest.mark.slow
 def test_every_document_is_found_and_no_other(made: Path, content: dict[bytes, Digest]) -> None:
     with winkfs.digests.open(made) as found:
         assert len(found) == MANY

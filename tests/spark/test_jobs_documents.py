@@ -80,6 +80,7 @@ def test_the_language_is_the_one_that_the_document_names(document: bytes, lang: 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", [b"<meta ", b"<title ", b"<html ", b"a", b"a=", b"a = ", b' a="', b"<meta a='", b" "]
 )

@@ -492,6 +492,7 @@ def test_seek_by_id_and_by_time(path: str, clock: Clock) -> None:
         assert queue.push(b"x") == 2001 and drained(queue) == [2001]
 
 
+@pytest.mark.slow
 def test_a_stream_waits(queue: Queue) -> None:
     pusher = threading.Timer(0.1, queue.push, (b"late",))
     pusher.start()
@@ -536,6 +537,7 @@ def test_compaction_takes_what_it_may(path: str, clock: Clock) -> None:
     assert len(list(Path(path).glob("*.idx"))) == 1
 
 
+@pytest.mark.slow
 def test_sync_policies(path: str) -> None:
     def durable(**options: Any) -> int:
         """Messages that a kill right behind a push leaves."""
@@ -580,6 +582,7 @@ assert len(ours) < 125, len(ours)
 # --- who may do what ---
 
 
+@pytest.mark.slow
 def test_one_writes_and_others_look(path: str) -> None:
     with Queue(path, "a", rotation=SMALL) as writer, Queue(path) as looker:
         for shared in (False, True):
@@ -670,6 +673,7 @@ def test_several_share_a_queue(path: str) -> None:
         assert queue.push(b"alone") == 47
 
 
+@pytest.mark.slow
 def test_threads_share_a_queue(path: str) -> None:
     taken: list[list[int]] = [[] for _ in range(4)]
     with Queue(path, "a", rotation=Rotation(messages=100)) as queue:
@@ -718,6 +722,7 @@ def test_asyncio(path: str) -> None:
     assert asyncio.run(run()) == [2, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("visible", [None, 1000.0])
 @pytest.mark.parametrize("way", ["pop", "pop_many", "stream", "wait_for", "timeout"])
 def test_a_cancelled_pop_consumes_nothing(path: str, way: str, visible: float | None) -> None:
@@ -1069,6 +1074,7 @@ def test_a_flip_in_a_closed_segment_is_skipped_and_repaired(path: str) -> None:
     assert waiting(path) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cut", "lost"), [(1, 0), (5, 1), (40, 2), (300, 10)])
 def test_a_closed_segment_that_is_cut_short_is_repaired(path: str, cut: int, lost: int) -> None:
     filled(path, 35, rotation=SMALL)

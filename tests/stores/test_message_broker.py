@@ -210,6 +210,7 @@ def test_segments_unlike_those_of_the_broker_are_reported(clean: Path) -> None:
         assert "segment 1 is missing: 5 messages are lost" in store.problems[0]
 
 
+@pytest.mark.slow
 def test_damage_in_a_broker_s_index_is_one_line_or_less(clean: Path) -> None:
     """No crash; and no message that is held is away without a line."""
     rng = random.Random(5)

@@ -179,6 +179,7 @@ def test_a_record_without_its_beginning_or_end_is_none() -> None:
     assert all(record.number >= Head.decode(raws[2]).number for record in joined.read(2, raws[2]))
 
 
+@pytest.mark.slow
 def test_lengths_that_cannot_be_are_refused() -> None:
     """With a right checksum."""
     rng = random.Random(1)

@@ -364,6 +364,7 @@ class RingPushers(Owner[Ring]):
         self.handle.sync() if self.turn % 100 else self.handle.flush()
 
 
+@pytest.mark.slow
 def test_a_ring(tmp_path: Path) -> None:
     path = str(tmp_path / "ring")
     ringpage.create(path, pages=200)

@@ -75,6 +75,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # --- how it is opened ---
 
 
+@pytest.mark.slow
 def test_the_protocol_is_known_without_an_import(base: str) -> None:
     code = f"""import fsspec, sys
 assert "wink" in fsspec.available_protocols() and "winkfs" not in sys.modules
@@ -345,6 +346,7 @@ def test_a_glob_reads_only_the_blocks_of_its_prefix(sites: str, reads: list[int]
         assert sum(reads) <= 4 and len(reads) <= 2
 
 
+@pytest.mark.slow
 def test_whole_directories_take_one_pass(sites: str, reads: list[int]) -> None:
     calls: list[Callable[[WinkFileSystem], Any]] = [
         lambda fs: fs.find(""),
@@ -753,6 +755,7 @@ def test_threads_share_a_filesystem(writer: WinkFileSystem) -> None:
     assert failed == [] and len(writer.find("")) == 63
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["base", "root"])
 def test_the_end_of_a_process_needs_no_close(request: pytest.FixtureRequest, which: str) -> None:
     base = request.getfixturevalue(which)

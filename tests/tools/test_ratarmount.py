@@ -91,6 +91,7 @@ def test_a_data_set_never_changes(tmp_path: Path) -> None:
         assert source.is_immutable() and list(source.list("/")) == ["a"]
 
 
+@pytest.mark.slow
 def test_without_ratarmount_one_line_names_the_extra() -> None:
     code = """import sys
 sys.modules["ratarmountcore"] = None

@@ -120,6 +120,7 @@ def test_paths_of_one_writer_share_it(base: Path) -> None:
     other.fs.close()
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_no_longer_used_is_closed(base: Path) -> None:
     UPath("wink://one", fo=str(base), mode="a").write_bytes(b"1")
     gc.collect()

@@ -117,6 +117,7 @@ def connection(fs: Any) -> Iterator[Any]:
         yield connection
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     ["read_csv('wink://csv/*.csv')", "read_parquet('wink://pq/*.parquet')",
