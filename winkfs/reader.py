@@ -348,7 +348,9 @@ class Reader(Closing):
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return all files as a stream, for Arrow, Polars, DuckDB and others: see `to_batches`."""
-        return need_arrow().stream(self).__arrow_c_stream__(requested_schema)
+        reading = need_arrow()
+        asked = reading.wanted(self, None, None, "", None, None, True, BATCH_BYTES, False)
+        return reading.stream(self, asked).__arrow_c_stream__(requested_schema)
 
     def parts(
         self,

@@ -341,7 +341,7 @@ def test_ctrl_c_stops_all_pack_workers_with_one_line(
     assert process.stdout is not None and process.stdout.readline() == b"\n"
     time.sleep(moment)
     os.killpg(process.pid, signal.SIGINT)
-    answer = process.communicate(timeout=30)[1].decode()  # once nobody has its stderr any more
+    answer = process.communicate(timeout=30)[1].decode()  # once no process has its stderr any more
     assert answer in ("winkfs: interrupted\n", "")  # it may be done already
     assert not Path("new/_pending").exists() or os.listdir("new/_pending") == []
 

@@ -32,6 +32,9 @@ LEAVE: Final = "leave it out by where, and read it with open_file"
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
 
+Pieces = Sequence[Piece] | Mapping[int, Piece]
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Settings of a read beside its pieces.
@@ -108,12 +111,10 @@ def _cut(reading: Reading, rows: FileTable) -> Iterator[FileTable]:
     return itertools.starmap(rows.part, batch_ranges(reading.weights(rows.size), reading.batch))
 
 
-def ordered(
-    reading: Reading, pieces: Sequence[Piece], shard: Int64, pos: Int64
-) -> Iterator[pa.RecordBatch]:
+def ordered(reading: Reading, pieces: Pieces, shard: Int64, pos: Int64) -> Iterator[pa.RecordBatch]:
     """Read files in a given order: see `batches`. A file that is not there is left out.
 
-    shard  index into `pieces` of each file, int64[n]
+    shard  index, or key, in `pieces` of each file, int64[n]
     pos    positions of the inodes, int64[n]
     """
     with ExitStack() as stack:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from winkfs.errors import Refusal, need
-from winkfs.reader import BATCH_BYTES, Reader
+from winkfs.reader import BATCH_BYTES, Reader, need_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,9 +90,8 @@ def query(
         connection = stack.enter_context(duckdb.connect())
         spill = stack.enter_context(TemporaryDirectory(prefix="winkfs-query-"))
         words = {word.lower() for word in WORD.findall(sql)}
-        typed = [name for name in reader.columns if name not in ("path", "size", "mtime")]
-        names = ["path", "size", "mtime", *typed, *(name for name in ONLY_NAMED if name in words)]
-        files = _Files(reader, names, where)
+        named = [name for name in ONLY_NAMED if name in words]
+        files = _Files(reader, ["path", "size", "mtime", *reader.columns, *named], where)
         try:
             connection.execute(f"set temp_directory = '{spill}'")
             connection.register("files", files)
@@ -111,17 +110,14 @@ class _Files:
     the schema, or the files."""
 
     def __init__(self, reader: Reader, names: Sequence[str], where: str | None) -> None:
-        self._reader, self._names, self._where = reader, names, where
-        self._schema = reader.to_batches(names, where=where, batch_bytes=BATCH_BYTES).schema
+        """Raises ValueError for a wrong `where`."""
+        self._reader, self._reading = reader, need_arrow()
+        self._asked = self._reading.wanted(
+            reader, names, where, "", None, None, True, BATCH_BYTES, False
+        )
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        import pyarrow as pa
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            yield from self._reader.to_batches(self._names, where=self._where)
-
-        found = pa.RecordBatchReader.from_batches(self._schema, batches())
-        return found.__arrow_c_stream__(requested_schema)
+        return self._reading.stream(self._reader, self._asked).__arrow_c_stream__(requested_schema)
 
 
 def _line(error: Exception) -> str:

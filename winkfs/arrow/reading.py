@@ -47,7 +47,8 @@ from winkfs.dataset.shard import may_be_from, may_begin
 from winkfs.dataset.snapshot import plain_shard
 from winkfs.errors import StalePlan
 from winkfs.names import Name, to_bytes, to_str
-from winkfs.reader import BATCH_BYTES, Content, Order, Problem, Reader
+from winkfs.reader import Content, Order, Problem, Reader
+from winkfs.registry import kind_of
 from winkfs.units import LAST, NANO, Time, as_int, shown, to_ns
 
 REOPEN: Final = "sync, and open it for reading"
@@ -110,15 +111,26 @@ def wanted(
     if twice := {name for name in chosen if chosen.count(name) > 1}:
         raise ValueError(f"columns has a column twice: {', '.join(sorted(twice))}")
     check_columns((name for name in chosen if name not in BUILT_IN), {**typed, **BUILT_IN})
-    if where is not None and not isinstance(where, str):
-        raise TypeError(f"where is a text such as \"lang = 'de'\", not {type(where).__name__}")
+    if where is not None:
+        _check_where(reader, where)
     own = {name: kind for name, kind in typed.items() if name in chosen}
     schema = pa.schema([(name, BUILT_IN.get(name) or arrow_type(typed[name])) for name in chosen])
     reading = Reading(
-        schema, chosen, as_int(batch_bytes, "batch_bytes", 1, MOST), LARGEST,
-        "RAISE" if problem is None else "DROPMALFORMED", True, include_dirs, own, problem,
+        schema, chosen, batch=as_int(batch_bytes, "batch_bytes", 1, MOST), largest=LARGEST,
+        mode="RAISE" if problem is None else "DROPMALFORMED", verify=True,
+        include_dirs=include_dirs, typed=own, problem=problem,
     )  # fmt: skip
     return Wanted(reading, where, to_bytes(prefix), (to_ns(since), to_ns(until)))
+
+
+def _check_where(reader: Reader, where: str) -> None:
+    """Check a condition now, not where the first file is read. Raises ValueError; TypeError."""
+    if not isinstance(where, str):
+        raise TypeError(f"where is a text such as \"lang = 'de'\", not {type(where).__name__}")
+    if not isinstance(reader, Container | DatasetReading):
+        kind = kind_of(reader.base)[0].name
+        raise ValueError(f"{reader.base}: is a {kind}: where is for containers and data sets")
+    parse(where).bound(reader.columns)
 
 
 def arrow_type(kind: str) -> pa.DataType:
@@ -159,17 +171,16 @@ def _cut(part: PlannedPiece) -> Piece:
     return piece
 
 
-def stream(reader: Reader) -> pa.RecordBatchReader:
-    """Return all files as batches, as of the first one that is read: consumers often take several
+def stream(reader: Reader, asked: Wanted) -> pa.RecordBatchReader:
+    """Return the batches of a read as of the first one that is read: consumers often take several
     streams, most of them for the schema alone."""
     if isinstance(reader, DatasetReading):
         reader.shards_now()  # Closed is raised here, not in the tool
-    asked = wanted(reader, None, None, "", None, None, True, BATCH_BYTES, False)
 
-    def batches_now() -> Iterator[pa.RecordBatch]:
+    def found() -> Iterator[pa.RecordBatch]:
         yield from to_batches(reader, asked, None)
 
-    return pa.RecordBatchReader.from_batches(asked.reading.schema, batches_now())
+    return pa.RecordBatchReader.from_batches(asked.reading.schema, found())
 
 
 # --- parts ---
@@ -242,11 +253,8 @@ def planned(reader: Reader, asked: Wanted) -> list[PlannedPiece]:
         return list(_of_container(reader, asked))
     if isinstance(reader, DatasetReading):
         return list(_of_dataset(reader, asked))
-    from winkfs.registry import kind_of
-
     since, until = asked.times
-    where = None if asked.where is None else parse(asked.where)
-    chosen = Selection(prefix=asked.prefix, since=since, until=until, where=where)
+    chosen = Selection(prefix=asked.prefix, since=since, until=until)
     store = kind_of(reader.base)
     try:
         part = named_part(store, chosen, asked.reading.contents, refs=asked.refs)
@@ -263,21 +271,17 @@ def _piece_now(reader: Container) -> Piece:
 
 def _of_container(reader: Container, asked: Wanted) -> Iterator[PlannedPiece]:
     with reader.lock:
-        store = reader.settled()
-        shard = plain_shard(store)
+        piece = _piece_now(reader)
         if asked.everything:
-            pos = store.index.positions()
+            pos = reader.store.index.positions()
         else:
-            problem = _report(asked)
-            pos = reader.positions(asked.prefix, problem, asked.times, asked.where)
-        sizes = np.diff(pos, prepend=store.kv.start)
+            pos = reader.positions(asked.prefix, _report(asked), asked.times, asked.where)
+        sizes = np.diff(pos, prepend=reader.store.kv.start)
     if len(pos):
-        yield PlannedPiece.of_rows(piece_of(shard, 0), pos, sizes, asked.reading.contents)
+        yield PlannedPiece.of_rows(piece, pos, sizes, asked.reading.contents)
 
 
 def _of_dataset(reader: DatasetReading, asked: Wanted) -> Iterator[PlannedPiece]:
-    if asked.where is not None:
-        parse(asked.where).bound(reader.columns)  # raises now, not at the first shard
     contents = asked.reading.contents
     for number, shard in enumerate(reader.shards_now()):
         names = shard.record.names
@@ -285,7 +289,7 @@ def _of_dataset(reader: DatasetReading, asked: Wanted) -> Iterator[PlannedPiece]
             continue
         if not may_be_from(shard.record, *asked.times):
             continue
-        piece = replace(piece_of(shard, reader.generation), number=number)
+        piece = _shard_piece(reader, number)
         if asked.everything:
             weight = OPEN + weight_of(shard, contents)
             yield PlannedPiece(piece, weight, shard.hidden)
@@ -295,6 +299,11 @@ def _of_dataset(reader: DatasetReading, asked: Wanted) -> Iterator[PlannedPiece]
         if len(pos):
             sizes = np.diff(pos, prepend=pos[0])
             yield PlannedPiece.of_rows(piece, pos, sizes, contents)
+
+
+def _shard_piece(reader: DatasetReading, number: int) -> Piece:
+    """Return a shard of a data set."""
+    return replace(piece_of(reader.shards[number], reader.generation), number=number)
 
 
 def _report(asked: Wanted) -> Problem | None:
@@ -312,16 +321,17 @@ def read_rows(reader: Reader, refs: Any, asked: Wanted) -> pa.Table:
         raise ValueError(f"{reader.base}: read_rows is for containers and data sets, for reading")
     found = _numbers(refs)
     shard, pos = found >> POS_BITS, found & POS_MASK
-    if isinstance(reader, Container):
-        pieces = [_piece_now(reader)]
-    else:
-        generation = reader.generation
-        pieces = [
-            replace(piece_of(one, generation), number=number)
-            for number, one in enumerate(reader.shards_now())
-        ]
-    if len(found) and not (int(shard.min()) >= 0 and int(shard.max()) < len(pieces)):
-        raise ValueError(f"{reader.base}: a reference to no file: {int(found[shard.argmax()])}")
+    shards = None if isinstance(reader, Container) else reader.shards_now()
+    count = 1 if shards is None else len(shards)
+    wrong = found[(shard < 0) | (shard >= count)]
+    if len(wrong):
+        raise ValueError(f"{reader.base}: a reference to no file: {wrong[0]}")
+    pieces = {
+        number: _piece_now(reader)
+        if isinstance(reader, Container)
+        else _shard_piece(reader, number)
+        for number in np.unique(shard).tolist()
+    }
     table = pa.Table.from_batches(
         ordered(asked.reading, pieces, shard, pos), schema=asked.reading.schema
     )
@@ -333,10 +343,6 @@ def read_rows(reader: Reader, refs: Any, asked: Wanted) -> pa.Table:
 
 def _numbers(refs: Any) -> Int64:
     """Return references as int64[n]. Raises TypeError."""
-    if isinstance(refs, pa.Array | pa.ChunkedArray):
-        refs = (
-            refs.to_numpy(zero_copy_only=False) if isinstance(refs, pa.Array) else refs.to_numpy()
-        )
     found = np.asarray(refs)
     if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
         raise TypeError("references are whole numbers, of the column ref of to_batches")
@@ -396,13 +402,15 @@ class _ByName:
 
     def _scanned(self, report: Problem | None) -> Iterator[FileTable]:
         """Yield the files of a scan as tables."""
-        since, until = (None if ns is None else ns / NANO for ns in self._asked.times)
+        low, high = self._asked.times
+        since = None if low is None else low // NANO  # whole seconds, which lose no digits
+        until = None if high is None else -(-high // NANO)
         found = self._reader.scan(
             since, until, self._asked.prefix, where=self._asked.where, problem=report
         )
         while some := list(islice(found, ENTRIES_AT_ONCE)):
             rows = table_of(some)
-            yield rows if None in self._asked.times else rows.take(rows.within(self._asked.times))
+            yield rows.take(rows.within(self._asked.times))
 
     def _whole(self, rows: FileTable) -> FileTable:
         """Return the rows with sizes and times that the catalog does not have."""
