@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from winkfs.container.container import Container
 from winkfs.container.ondisk.typed import to_attributes
@@ -13,9 +13,11 @@ from winkfs.dataset.dataset import Dataset
 from winkfs.entry import FileType, Stat
 from winkfs.errors import FileExists, IsDirectory, NoSuchFile, NotAllowed, NotDirectory, Refusal
 from winkfs.fsspec.directories import Directories
-from winkfs.fsspec.listing import Listing
 from winkfs.names import NO_NAME, name_at, name_below, to_bytes
 from winkfs.units import NANO
+
+if TYPE_CHECKING:
+    from winkfs.fsspec.listing import Listing
 
 PIECE_BYTES: Final = 1 << 20  # that are copied at a time
 Keep = tuple[Stat, Mapping[bytes, bytes]]

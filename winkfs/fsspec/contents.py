@@ -92,3 +92,35 @@ class Contents:
             at, data = max((part for part in parts if part[0] <= low), default=(low, b""))
             found.append(data[low - at : high - at])
         return found
+
+    def parts(self, paths: list[str], wanted: list[Range], max_gap: int) -> list[bytes | Exception]:
+        """Return a range of each path, in order, an exception in place of what cannot be read.
+
+        cost  whole files in bulk; the ranges of a file as `ranges`
+        """
+        by_path: dict[str, list[int]] = {}
+        for i, path in enumerate(paths):
+            by_path.setdefault(path, []).append(i)
+        whole = [path for path, rows in by_path.items()
+                 if any(wanted[i] == (None, None) for i in rows)]  # fmt: skip
+        known = dict(zip(whole, self.many(whole), strict=True))
+        found: list[bytes | Exception] = [b""] * len(paths)
+        for path, rows in by_path.items():
+            spans = [wanted[i] for i in rows]
+            for i, value in zip(rows, self._spans(path, spans, known, max_gap), strict=True):
+                found[i] = value
+        return found
+
+    def _spans(
+        self, path: str, spans: list[Range], known: dict[str, bytes | Exception], max_gap: int
+    ) -> list[bytes | Exception]:
+        """Return ranges of a file, from its content if that is known."""
+        content = known.get(path)
+        if isinstance(content, bytes):
+            return [content[slice(*offsets(each, len(content)))] for each in spans]
+        if content is not None:
+            return [content] * len(spans)
+        try:
+            return list(self.ranges(path, spans, max_gap))
+        except (OSError, WinkError) as error:
+            return [error] * len(spans)

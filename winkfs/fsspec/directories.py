@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from winkfs.container.catalog import POLICY, open_catalog
 from winkfs.container.container import Container
-from winkfs.fsspec.listing import Listing
 from winkfs.reader import Reader
+
+if TYPE_CHECKING:
+    from winkfs.fsspec.listing import Listing
 
 
 class Directories:

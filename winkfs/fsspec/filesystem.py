@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import posixpath
 import re
-import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -20,7 +18,6 @@ from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import glob_translate, isfilelike, stringify_path
 
-from winkfs.access import watch_forks
 from winkfs.container.container import Container
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.manifest import Log, is_dataset
@@ -31,19 +28,15 @@ from winkfs.errors import (
     IsDirectory,
     NoSuchFile,
     ReadOnly,
-    WinkError,
 )
 from winkfs.fsspec.changes import PIECE_BYTES, Changes
-from winkfs.fsspec.contents import Contents, offsets
-from winkfs.fsspec.directories import ReadDirectories
 from winkfs.fsspec.files import ReadFile, WinkTransaction, WriteFile
-from winkfs.fsspec.listing import Info, Listing, clashing
-from winkfs.fsspec.paths import Paths
+from winkfs.fsspec.listing import Info, clashing
+from winkfs.fsspec.opened import Opened, Turn, close_at_end, drop
 from winkfs.fsspec.target import Copied, find
 from winkfs.names import is_glob, literal_prefix, to_str
 from winkfs.reader import Reader
 from winkfs.registry import AsOf
-from winkfs.registry import open as open_store
 
 GIVEN: Final = ("columns", "mtime")  # options of a file that is written
 
@@ -120,7 +113,7 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
             raise ValueError("where is for reading: a writer has all files")
         self.fo, self.mode, self.as_of, self.where = fo, mode, as_of, where
         self.cachable = mode == "r"
-        self._turn, self._closed = _Turn(), False
+        self._turn, self._closed = Turn(), False
         self._copied: Copied | None = None
         there, self._path = find(fo, target_protocol, target_options, fs)
         if there is not None:
@@ -132,14 +125,14 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
 
     # --- the store ---
 
-    def _open_store(self) -> _Opened:
-        opened = _Opened(self._path, self.mode, self.as_of, self.where)
-        self._end = weakref.finalize(self, _drop, opened.reader)
-        _close_at_end(self._end)
+    def _open_store(self) -> Opened:
+        opened = Opened(self._path, self.mode, self.as_of, self.where)
+        self._end = weakref.finalize(self, drop, opened.reader)
+        close_at_end(self._end)
         return opened
 
     @property
-    def _store(self) -> _Opened:
+    def _store(self) -> Opened:
         if self._closed:
             raise Closed("the filesystem is closed", self._path)
         return self._opened
@@ -459,30 +452,13 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
         low, high = (x if isinstance(x, list) else [x] * len(paths) for x in (starts, ends))
         if not len(low) == len(high) == len(paths):
             raise ValueError(f"{len(paths)} paths, {len(low)} starts and {len(high)} ends")
-        ranges, contents = list(zip(low, high, strict=True)), self._store.contents
-        by_path: dict[str, list[int]] = {}
-        for i, path in enumerate(self._strip_protocol(paths)):
-            by_path.setdefault(path, []).append(i)
-        whole = [path for path, rows in by_path.items()
-                 if any(ranges[i] == (None, None) for i in rows)]  # fmt: skip
-        known = dict(zip(whole, contents.many(whole), strict=True))
-        result: list[Any] = [None] * len(paths)
-        for path, rows in by_path.items():
-            wanted, content = [ranges[i] for i in rows], known.get(path)
-            try:
-                if isinstance(content, Exception):
-                    raise content
-                if content is None:
-                    found: list[Any] = contents.ranges(path, wanted, max_gap or 0)
-                else:
-                    found = [content[slice(*offsets(each, len(content)))] for each in wanted]
-            except (OSError, WinkError) as error:
-                if on_error == "raise":
-                    raise
-                found = [error] * len(rows)
-            for i, value in zip(rows, found, strict=True):
-                result[i] = value
-        return result
+        ranges = list(zip(low, high, strict=True))
+        found = self._store.contents.parts(self._strip_protocol(paths), ranges, max_gap or 0)
+        if on_error == "raise":
+            for value in found:
+                if isinstance(value, Exception):
+                    raise value
+        return found
 
     def expand_path(self, path: Any, *how: Any, rooted: bool = False, **options: Any) -> list[str]:
         """Return the paths that patterns match, or, with `recursive`, all below directories.
@@ -742,68 +718,6 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
                 return
             real = self._store.paths.followed(self._strip_protocol(path))[0]
             changes.store.utime(self._store.paths.listing.name(real))
-
-
-class _Opened:
-    """An open store and its parts. `changes`: None if it was opened for reading."""
-
-    def __init__(self, path: str, mode: str, as_of: AsOf | None, where: str | None) -> None:
-        self.reader = open_store(path, mode, as_of=as_of)
-        try:
-            if mode == "a" and not isinstance(self.reader, Container | Dataset):
-                what = "only a container or a data set can be written: open it with mode='r'"
-                raise ReadOnly(what, path)
-            listing = Listing(self.reader, where)
-        except BaseException:
-            self.reader.close()
-            raise
-        self.changes: Changes | None = None
-        if mode == "a" and isinstance(self.reader, Container | Dataset):
-            self.changes = Changes(self.reader, listing)
-        directories = self.changes or ReadDirectories(self.reader, listing)
-        self.paths = Paths(self.reader, listing, directories.has_below)
-        self.contents = Contents(self.reader, self.paths)
-
-
-class _Turn:
-    """The lock of the threads, and how many calls that write are inside each other."""
-
-    def __init__(self) -> None:
-        self.lock, self.depth = threading.RLock(), 0
-        watch_forks(self)
-
-    def after_fork(self) -> None:
-        """Renew the lock in a forked child: a thread of the parent may hold the old one."""
-        self.lock, self.depth = threading.RLock(), 0
-
-
-_ends: Final[list[weakref.finalize[..., Any]]] = []  # of filesystems
-_hooked = 0  # the process whose end calls them
-
-
-def _close_at_end(end: weakref.finalize[..., Any]) -> None:
-    """Close a filesystem at the end of the process, before winkfs reports that its store is still
-    open: fsspec's users need not close one, and all but an open transaction has been synced."""
-    global _hooked
-    _ends[:] = [each for each in _ends if each.alive]
-    _ends.append(end)
-    if _hooked != os.getpid():
-        _hooked = os.getpid()
-        atexit.register(_end_all)
-
-
-def _end_all() -> None:
-    for end in _ends:
-        end()
-
-
-def _drop(reader: Reader) -> None:
-    """Close the store of a filesystem that is not used any more. What was not committed, of a
-    transaction that did not end, is discarded."""
-    with contextlib.suppress(OSError):
-        if isinstance(reader, Dataset):
-            reader.abort()
-        reader.close()
 
 
 def _check_depth(maxdepth: int | None) -> None:

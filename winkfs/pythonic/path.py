@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, overload
 from winkfs.entry import FileType, Stat
 from winkfs.errors import FileExists, IsDirectory, NoSuchFile, NotDirectory, Refusal
 from winkfs.names import OWN, name_below, name_of_path, to_bytes, to_str
+from winkfs.pythonic.patterns import ANY_DEPTH, WILD, expression
 from winkfs.units import NANO, as_content, shown
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 OWN_TEXT: Final = to_str(OWN)  # after the path of a directory: its file
 MAX_LINKS: Final = 40  # that are followed for a path, as Linux does
 PARENT: Final = ".."
-ANY_DEPTH: Final = "**"
-CLASS: Final = re.compile(r"\[(!?\]?[^\]]*)\]")
 KIND: Final = {FileType.DIR: stat.S_IFDIR, FileType.LINK: stat.S_IFLNK}
 NOT_OF_THE_SYSTEM: Final = (
     "a path in a store is no path of the operating system: use its open or read_bytes, its "
@@ -336,7 +335,7 @@ class WinkPath:
 
     def _matching(self, parts: list[str], only_directories: bool) -> Iterator[Self]:
         plain = 0
-        while plain < len(parts) and not re.search(r"[*?\[]", parts[plain]):
+        while plain < len(parts) and not WILD.search(parts[plain]):
             plain += 1
         top = self._pure.joinpath(*parts[:plain])
         start = self.joinpath(*parts[:plain])
@@ -347,7 +346,7 @@ class WinkPath:
             yield start
         if not rest:
             return
-        matches = re.compile(_expression(rest)).fullmatch
+        matches = re.compile(expression(rest)).fullmatch
         for path, is_directory in _all_below(self.reader, start._text):
             if (is_directory or not only_directories) and matches(path):
                 yield self._listed(top / path, is_directory)
@@ -603,31 +602,3 @@ def _all_below(reader: Any, top: str) -> list[tuple[str, bool]]:
             above = above.rpartition("/")[0]
     own = (f"{path}{OWN_TEXT}" if path in directories else path for path in files)
     return sorted([*((path, True) for path in directories), *((path, False) for path in own)])
-
-
-def _expression(parts: list[str]) -> str:
-    """Return a regular expression for the paths that the parts of a pattern match."""
-    found = ""
-    for number, part in enumerate(parts):
-        last = number == len(parts) - 1
-        if part == ANY_DEPTH:
-            found += ".*" if last else "(?:[^/]+/)*"
-        else:
-            found += _part(part) + ("" if last else "/")
-    return f"(?s:{found})"
-
-
-def _part(pattern: str) -> str:
-    """Return a regular expression for one part of a pattern."""
-    found, at = "", 0
-    while at < len(pattern):
-        letter = pattern[at]
-        inside = CLASS.match(pattern, at) if letter == "[" else None
-        if inside:
-            chosen = inside[1].replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^")
-            found += f"(?!/)[^{chosen[1:]}]" if chosen[:1] == "!" else f"[{chosen}]"
-            at = inside.end()
-            continue
-        found += {"*": "[^/]*", "?": "[^/]"}.get(letter) or re.escape(letter)
-        at += 1
-    return found
