@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from winkfs.errors import WinkError
-from winkfs.fsspec.paths import Paths
 from winkfs.reader import Reader
+
+if TYPE_CHECKING:
+    from winkfs.fsspec.paths import Paths
 
 FILES_AT_ONCE: Final = 1024  # that are read in bulk
 SMALL_BYTES: Final = 8 << 20  # of a file, up to which several ranges of it are read as one
