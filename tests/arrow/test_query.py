@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import sys
 from datetime import date
 from decimal import Decimal
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import stored
-from commands import invoke
+from commands import PROGRAM, invoke
 from refusals import each_raises
 from seam import bytes_read, disk_calls
 
@@ -83,6 +85,19 @@ def test_the_command(base: Path) -> None:
         ["path", "tags"],
         ["f007", '["7"]'],
     ]
+
+
+def test_a_long_query_can_be_interrupted(base: Path) -> None:
+    some = "(select size from files, range(600))"
+    compared = f"select count(*) n from {some} a, {some} b, {some} c where a.size + b.size < c.size"
+    for sql in ("select path from files, range(1000000000000)", f"select 1 union all {compared}"):
+        command = [*PROGRAM, "query", str(base), sql, "--csv"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.read(1)  # its header, or what came before the long part
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=60)
+        assert (process.returncode, error) == (130, b"winkfs: interrupted\n")
 
 
 def test_what_is_wrong(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

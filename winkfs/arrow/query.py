@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from winkfs.errors import Refusal, need
 from winkfs.reader import BATCH_BYTES, Reader, need_arrow
@@ -17,16 +18,41 @@ if TYPE_CHECKING:
 
     from winkfs.registry import AsOf
 
+T = TypeVar("T")
 ROWS_AT_ONCE: Final = 1 << 13  # of a result
 ONLY_NAMED: Final = ("content", "name_raw", "mtime_ns", "ftype", "mode")
 WORD: Final = re.compile(r"\w+")
 
 
+class _Worker:
+    """A thread that calls DuckDB, which looks at no signals: the calling one can be interrupted."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._pool = ThreadPoolExecutor(1, "winkfs-query")
+
+    def run(self, call: Callable[..., T], *given: Any) -> T:
+        """Call a function and wait for it; an exception that is raised meanwhile ends the query."""
+        future = self._pool.submit(call, *given)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                self._connection.interrupt()
+                wait([future])
+            raise
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
 class Result:
     """The result of a query, as batches. Close it, or use it in a `with`."""
 
-    def __init__(self, stack: ExitStack, batches: pa.RecordBatchReader, base: str) -> None:
-        self._stack, self._batches, self._base = stack, batches, base
+    def __init__(
+        self, stack: ExitStack, worker: _Worker, batches: pa.RecordBatchReader, base: str
+    ) -> None:
+        self._stack, self._worker, self._batches, self._base = stack, worker, batches, base
 
     @property
     def schema(self) -> pa.Schema:
@@ -37,7 +63,8 @@ class Result:
         import duckdb
 
         try:
-            yield from self._batches
+            while (batch := self._worker.run(next, self._batches, None)) is not None:
+                yield batch
         except (duckdb.Error, OSError) as error:
             raise Refusal(_line(error), self._base) from error
 
@@ -88,6 +115,7 @@ def query(
         if reader is None:
             reader = stack.enter_context(open_silently(path, as_of=as_of))  # type: ignore[arg-type]
         connection = stack.enter_context(duckdb.connect())
+        worker = stack.enter_context(closing(_Worker(connection)))
         spill = stack.enter_context(TemporaryDirectory(prefix="winkfs-query-"))
         words = {word.lower() for word in WORD.findall(sql)}
         named = [name for name in ONLY_NAMED if name in words]
@@ -95,14 +123,14 @@ def query(
         try:
             connection.execute(f"set temp_directory = '{spill}'")
             connection.register("files", files)
-            found = connection.sql(sql)
+            found = worker.run(connection.sql, sql)
             if found is None:
                 raise Refusal("the query has no result: it begins with select", reader.base)
             fetch = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
-            batches = fetch(ROWS_AT_ONCE)
+            batches = worker.run(fetch, ROWS_AT_ONCE)
         except duckdb.Error as error:
             raise Refusal(_line(error), reader.base) from None
-        return Result(stack.pop_all(), batches, reader.base)
+        return Result(stack.pop_all(), worker, batches, reader.base)
 
 
 class _Files:

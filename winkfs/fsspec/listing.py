@@ -18,6 +18,7 @@ import numpy as np
 from winkfs.container.container import Container
 from winkfs.container.ondisk.typed import to_value
 from winkfs.container.table import FileTable
+from winkfs.container.where import parse
 from winkfs.dataset.reading import DatasetReading
 from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import NoSuchFile, NotAllowed
@@ -169,10 +170,13 @@ class Listing:
     """The files of an open store by their paths."""
 
     def __init__(self, reader: Reader, where: str | None) -> None:
-        """Raises NotAllowed: a condition, and the store has no columns."""
+        """Raises NotAllowed: a condition, and the store has no columns; ValueError for a wrong
+        one."""
         self._reader, self._where = reader, where
-        if where is not None and not isinstance(reader, Container | DatasetReading):
-            raise NotAllowed("where is for containers and data sets", reader.base)
+        if where is not None:
+            if not isinstance(reader, Container | DatasetReading):
+                raise NotAllowed("where is for containers and data sets", reader.base)
+            parse(where).bound(reader.columns)
 
     # --- one path ---
 
