@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import stored
-from datasets import commit, delete
+from data_sets import commit, delete
 from flips import flip
 
 import winkfs

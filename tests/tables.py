@@ -73,9 +73,9 @@ def documents_in(path: Path, kind: str) -> Path:
 def run_program(code: str, folder: Path) -> str:
     """Run a program in a process of its own; return what it prints.
 
-    For tools that start threads or processes, and for `datasets`, a name that tests have, too.
-    An unclosed store fails the test. A thread of pyarrow may abort a program that has ended, after
-    reads from any filesystem in Python: https://github.com/apache/arrow/issues/45214.
+    For tools that start threads or processes. An unclosed store fails the test. A thread of pyarrow
+    may abort a program that has ended, after reads from any filesystem in Python:
+    https://github.com/apache/arrow/issues/45214.
     """
     program = folder / "program.py"
     ending = "if __name__ == '__main__':\n    print('at its end', flush=True)\n"

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 import stored
 from folders import write_files
@@ -157,8 +157,7 @@ def not_installed(code: str) -> set[str]:
 
 @pytest.mark.parametrize("section", [one for one in sections(TOOLS) if one])
 def test_the_python_of_a_tool_runs(section: str, folder: Path) -> None:
-    """In a process of its own, as a program: tools start threads and processes, and import a
-    `datasets` of theirs."""
+    """In a process of its own, as a program: tools start threads and processes."""
     texts = sections(TOOLS)
     if missing := not_installed(texts[section]):
         pytest.skip(f"{', '.join(sorted(missing))} not installed: make test-tools")
@@ -194,7 +193,7 @@ def test_the_python_of_spark_runs(page: str, spark: SparkSession, folder: Path) 
 
 @pytest.mark.spark
 def test_the_sql_of_spark_runs(spark: SparkSession, folder: Path) -> None:
-    datasets.put("corpus", {"example.org/a.html": b"<p>"})
+    data_sets.put("corpus", {"example.org/a.html": b"<p>"})
     others = spark.sql("SELECT 'b' path, 1L size, current_timestamp() mtime, X'31' content")
     others.createOrReplaceTempView("others")
     (block,) = blocks("docs/spark.md", "sql")

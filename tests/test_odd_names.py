@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-import datasets
+import data_sets
 import escapes
 import pytest
 import stored
@@ -80,7 +80,7 @@ def put_all(base: Path, some: Iterable[bytes] = NAMES) -> Path:
 @pytest.fixture(params=["container", "writer", "data set"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param == "data set":
-        datasets.add(tmp_path / "c", *({n: n for n in NAMES[k::5]} for k in range(5)))
+        data_sets.add(tmp_path / "c", *({n: n for n in NAMES[k::5]} for k in range(5)))
     elif request.param == "container":
         put_all(tmp_path / "c")
     else:

@@ -39,6 +39,12 @@ def test_every_folder_with_modules_is_an_installed_package(settings: dict[str, A
     assert sorted(listed) == sorted(found)
 
 
+def test_no_module_of_the_tests_hides_a_distribution() -> None:
+    """Programs that tests start may have this folder in their path: as workers of Spark do."""
+    modules = {module.stem for module in (ROOT / "tests").glob("*.py")}
+    assert not modules & set(metadata.packages_distributions())
+
+
 def test_the_pythons_that_are_tested_are_those_that_are_named(settings: dict[str, Any]) -> None:
     prefix = "Programming Language :: Python :: 3."
     named = [one for one in settings["project"]["classifiers"] if one.startswith(prefix)]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 
 import winkfs
@@ -21,7 +21,7 @@ FILES = {"a": b"1", "docs/b": b"22", "docs/old/c": b"333", "docs/old/d": b"", "Ã
 @pytest.fixture(params=["container", "writer", "data set"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[winkfs.Container]:
     if request.param == "data set":
-        datasets.put(tmp_path / "c", FILES)
+        data_sets.put(tmp_path / "c", FILES)
     else:
         with winkfs.create(tmp_path / "c") as made:
             made.put_many(FILES.items())

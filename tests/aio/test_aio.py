@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 
 import winkfs
@@ -29,7 +29,7 @@ FILES = {f"{i:03}": b"%d" % i * (i % 7) for i in range(600)}
 @pytest.fixture(params=["container", "data set"])
 def base(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param == "data set":
-        datasets.put(tmp_path / "c", FILES)
+        data_sets.put(tmp_path / "c", FILES)
     else:
         with winkfs.create(tmp_path / "c") as made:
             made.update(FILES)

@@ -16,7 +16,7 @@ import tarfile
 import time
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 import stored
 from commands import PROGRAM, Run, listed, one_line, session
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
 def root(run: Run) -> str:
     """Two generations: a, docs/b, docs/c; then docs/c again, and a deleted."""
     assert run("dataset", "create", "ds") == (0, b"", "")
-    datasets.add("ds", {"a": b"1", "docs/b": b"2", "docs/c": b"3"})
+    data_sets.add("ds", {"a": b"1", "docs/b": b"2", "docs/c": b"3"})
     with winkfs.open("ds", "a") as opened:
         opened.put("docs/c", b"33", mtime=1000)
         opened.delete("a")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 from commands import Run, one_line
 from container_checks import path_of
@@ -136,8 +136,8 @@ def test_in_other_variants(base: Path, options: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_an_older_shard_of_a_data_set_does_not_stand_in(tmp_path: Path) -> None:
     root = create(tmp_path / "ds").root
-    datasets.add(root, FIRST)
-    datasets.add(root, {"d/f01": b"replaced" * 100, "d/new": b"new" * 100})
+    data_sets.add(root, FIRST)
+    data_sets.add(root, {"d/f01": b"replaced" * 100, "d/new": b"new" * 100})
     shards = sorted(Path(root).rglob("*.data"), key=lambda p: p.stat().st_mtime_ns)
     last = next(p for p in shards if b"replaced" in p.read_bytes())
     assert read(root, "d/f01") == b"replaced" * 100  # makes the marks of what is replaced

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 from commands import Run, one_line
 from commands import run as run
@@ -50,7 +50,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = create(folder / "ds").root
     names = list(FILES)
     for part in (names[:20], names[20:50], names[50:]):
-        datasets.add(root, {name: FILES[name] for name in part})
+        data_sets.add(root, {name: FILES[name] for name in part})
     return folder
 
 

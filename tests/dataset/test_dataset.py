@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 import stored
 from constants import shrink
-from datasets import root as root
+from data_sets import root as root
 from openfiles import opened
 from seam import Call, disk_calls, once
 from threaded import in_threads
@@ -23,7 +23,7 @@ from winkfs.errors import Closed
 
 
 def test_writer_sees_its_changes_and_others_do_not(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
+    data_sets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
     with winkfs.open(root) as reader, winkfs.open(root, "a") as writer:
         writer.put("a", b"2")
         writer.put_many([("d", b"2"), ("e", b"2")])
@@ -57,7 +57,7 @@ def test_deletes_outlive_a_sync_that_failed_behind_them(root: str) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    datasets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
+    data_sets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
     with winkfs.open(root, "a") as writer:
         writer.put("new", b"2")
         writer.delete("a")
@@ -84,7 +84,7 @@ def test_tombstone_of_a_file_of_the_same_container_is_refused(tmp_path: Path) ->
 
 
 def test_files_change_only_as_a_whole(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     with winkfs.open(root, "a") as writer:
         for change in (writer.append, writer.write, writer.truncate, writer.chmod, writer.utime):
             with pytest.raises(PermissionError, match="whole files only"):
@@ -96,7 +96,7 @@ def test_files_change_only_as_a_whole(root: str) -> None:
 
 
 def test_missing_names_and_names_that_cannot_be(root: str) -> None:
-    datasets.add(root, {"a": b"1", "z": b"1"})
+    data_sets.add(root, {"a": b"1", "z": b"1"})
     with winkfs.open(root) as reader:
         for name in ("b", "zz", ""):
             assert name not in reader
@@ -132,7 +132,7 @@ def test_parts_links_and_metadata_are_those_of_the_shard(root: str) -> None:
 
 def test_time_ranges_and_prefixes_open_only_the_shards_they_need(root: str) -> None:
     for start in range(0, 50, 10):
-        datasets.commit(root, [lambda c, s=start: c.put_many(
+        data_sets.commit(root, [lambda c, s=start: c.put_many(
             (f"{s}/{n}", b"x", s + n) for n in range(10))], ao=start == 20)  # fmt: skip
     with winkfs.open(root) as reader:
         bases = [shard.base for shard in reader.shards]
@@ -153,7 +153,7 @@ def test_time_ranges_and_prefixes_open_only_the_shards_they_need(root: str) -> N
 def test_more_shards_than_are_kept_open(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, "a data set", open=2)
     for n in range(6):
-        datasets.add(root, {"same": b"%d" % n, f"{n}": b"x"})
+        data_sets.add(root, {"same": b"%d" % n, f"{n}": b"x"})
     with winkfs.open(root) as reader:
         before = len(opened(root))
         entries = list(reader.scan())
@@ -168,7 +168,7 @@ def test_more_shards_than_are_kept_open(root: str, monkeypatch: pytest.MonkeyPat
 @pytest.mark.slow
 def test_threads_share_a_reader(root: str) -> None:
     for n in range(4):
-        datasets.add(root, {f"{n}/{i}": b"%d" % i for i in range(50)})
+        data_sets.add(root, {f"{n}/{i}": b"%d" % i for i in range(50)})
     with winkfs.open(root) as reader:
 
         def work(n: int) -> None:
@@ -187,7 +187,7 @@ def test_closed_data_set_refuses(root: str) -> None:
 
 
 def test_damage_in_one_shard_costs_only_its_files(root: str) -> None:
-    datasets.add(root, {"a": b"1"}, {"b": b"2"}, {"c": b"3"})
+    data_sets.add(root, {"a": b"1"}, {"b": b"2"}, {"c": b"3"})
     path = Path(snapshot(root).shards[1].base + ".data")
     path.write_bytes(b"\0" * path.stat().st_size)
     with winkfs.open(root) as reader:
@@ -200,13 +200,13 @@ def test_damage_in_one_shard_costs_only_its_files(root: str) -> None:
 
 
 def test_record_that_lies_is_found_by_verify(root: str) -> None:
-    job, record = datasets.begun(root, {"a": b"1"})
+    job, record = data_sets.begun(root, {"a": b"1"})
     job.commit([replace(record, files=7)])
     assert any("its record in the manifest" in line for line in winkfs.verify(root).problems)
 
 
 def test_lost_index_and_catalog_of_shards_are_made_anew(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    data_sets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     for path in Path(root).glob("[!_]*/*"):
         if path.suffix in (".idx", ".cat"):
             path.unlink()

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 import stored
-from datasets import root as root
+from data_sets import root as root
 from seam import disk_calls, once
 
 import winkfs
@@ -121,5 +121,5 @@ def test_copy_of_a_private_container_stays_private(root: str, base: Path) -> Non
         path.chmod(0o600)
     adopt(root, [base])
     assert modes(root, "2*/*.*") == {0o600}
-    datasets.add(root, {"b": b"1"})
+    data_sets.add(root, {"b": b"1"})
     assert stored.files(root) == {"a": b"1", "b": b"1"}

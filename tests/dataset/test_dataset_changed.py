@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 import stored
 
@@ -22,7 +22,7 @@ from winkfs.errors import DatasetConflict
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    datasets.put(tmp_path / "set", {f"d/{i}": b"old" for i in range(5)})
+    data_sets.put(tmp_path / "set", {f"d/{i}": b"old" for i in range(5)})
     return tmp_path / "set"
 
 

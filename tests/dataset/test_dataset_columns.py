@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import stored
 from container_checks import one_line
-from datasets import commit, delete, forge, sealed
-from datasets import root as root
+from data_sets import commit, delete, forge, sealed
+from data_sets import root as root
 from flips import flip
 from seam import disk_calls, once
 from typed_files import (

@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 import stored
 from container_checks import child, run
-from datasets import checkpoints as checkpoints
-from datasets import root as root
+from data_sets import checkpoints as checkpoints
+from data_sets import root as root
 from seam import disk_calls, once
 
 import winkfs
@@ -30,8 +30,8 @@ from winkfs.errors import DatasetConflict, Refusal, StalePlan
 
 def test_attempts_that_lost_are_not_published(root: str) -> None:
     job = pickle.loads(pickle.dumps(begin(root)))
-    winner = datasets.sealed(job, {"a": b"winner"}, "00000-1")
-    datasets.sealed(job, {"a": b"loser", "b": b"loser"}, "00000-0")
+    winner = data_sets.sealed(job, {"a": b"winner"}, "00000-1")
+    data_sets.sealed(job, {"a": b"loser", "b": b"loser"}, "00000-0")
     stored.make(job.attempt("00001-0"), {"c": b"never sealed"})
     Path(job.pending, "scratch of a task").mkdir()
     assert job.commit([winner]) == 1
@@ -43,7 +43,7 @@ def test_attempts_that_lost_are_not_published(root: str) -> None:
 
 
 def test_zombie_attempt_finds_no_folder(root: str) -> None:
-    job, record = datasets.begun(root, {"a": b"1"})
+    job, record = data_sets.begun(root, {"a": b"1"})
     job.commit([record])
     with pytest.raises(StalePlan, match="committed or aborted"):
         job.attempt("00001-0")
@@ -62,7 +62,7 @@ def test_container_that_is_not_closed_is_refused(root: str) -> None:
 
 
 def test_sealed_container_that_is_gone_is_refused(root: str) -> None:
-    job, record = datasets.begun(root, {"a": b"1"})
+    job, record = data_sets.begun(root, {"a": b"1"})
     os.unlink(f"{job.pending}/00000-0.data")
     with pytest.raises(StalePlan, match="gone"):
         job.commit([record])
@@ -81,27 +81,27 @@ def test_names_that_are_no_names_of_jobs(root: str, name: str) -> None:
 
 def test_abort_leaves_nothing(root: str) -> None:
     before = stored.paths(root)
-    job, _ = datasets.begun(root, {"a": b"1"})
+    job, _ = data_sets.begun(root, {"a": b"1"})
     job.abort()
     job.abort()
     assert stored.paths(root) == before
 
 
 def test_abort_after_the_commit_removes_nothing(root: str) -> None:
-    job, record = datasets.begun(root, {"a": b"1"})
+    job, record = data_sets.begun(root, {"a": b"1"})
     job.commit([record])
     job.abort()
     assert stored.files(root) == {"a": b"1"}
 
 
 def test_second_commit_of_a_job_is_the_first(root: str) -> None:
-    job, record = datasets.begun(root, {"a": b"1"})
+    job, record = data_sets.begun(root, {"a": b"1"})
     assert (job.commit([record]), job.commit([record])) == (1, 1)
     assert Log(root).newest() == 1
 
 
 def test_job_of_a_name_that_was_committed_is_refused(root: str) -> None:
-    job, record = datasets.begun(root, {"a": b"1"}, job="x")
+    job, record = data_sets.begun(root, {"a": b"1"}, job="x")
     job.commit([record])
     with pytest.raises(FileExistsError):
         begin(root, job="x")
@@ -111,7 +111,7 @@ def test_commit_without_link_is_refused(root: str, monkeypatch: pytest.MonkeyPat
     def no_link(*_: Any, **__: Any) -> None:
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
-    job, record = datasets.begun(root, {"a": b"1"})
+    job, record = data_sets.begun(root, {"a": b"1"})
     monkeypatch.setattr(os, "link", no_link)
     with pytest.raises(Refusal, match="no hard links"):
         job.commit([record])
@@ -130,19 +130,19 @@ def test_a_link_with_a_lost_answer_counts(root: str, monkeypatch: pytest.MonkeyP
             real(source, target, **how)
 
     monkeypatch.setattr(os, "link", twice)
-    assert datasets.add(root, {"a": b"1"}) == 1
+    assert data_sets.add(root, {"a": b"1"}) == 1
     assert stored.files(root) == {"a": b"1"}
 
 
 def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
-    datasets.add(root, {"a": b"old"})
+    data_sets.add(root, {"a": b"old"})
     for number in range(200):
         content, newest = stored.files(root), Log(root).newest()
         before = stored.paths(root)
-        job, record = datasets.begun(root, {"a": b"%d" % number})
+        job, record = data_sets.begun(root, {"a": b"%d" % number})
         with pytest.MonkeyPatch.context() as patch:
-            full = datasets.NEED_ROOM
-            datasets.crash_after(patch, number, lambda: OSError(errno.ENOSPC, "full"), full)
+            full = data_sets.NEED_ROOM
+            data_sets.crash_after(patch, number, lambda: OSError(errno.ENOSPC, "full"), full)
             try:
                 job.commit([record])
                 break
@@ -162,7 +162,7 @@ def test_full_disk_at_any_call_leaves_the_data_set_as_it_was(root: str) -> None:
 # --- death between any two calls ---
 
 KILLED = """
-import os, sys, datasets, winkfs
+import os, sys, data_sets, winkfs
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import begin
 from winkfs.dataset.maintain import vacuum
@@ -179,7 +179,7 @@ while True:
         class Patch:
             setattr = staticmethod(setattr)
         die = lambda: os._exit(9)
-        datasets.crash_after(Patch, number, die)
+        data_sets.crash_after(Patch, number, die)
         try:
             job.commit([record])
         finally:
@@ -207,7 +207,7 @@ print(number)
 
 @pytest.mark.slow
 def test_death_between_any_two_calls_of_a_commit(root: str) -> None:
-    datasets.add(root, {"n": b"0"})
+    data_sets.add(root, {"n": b"0"})
     assert int(run(KILLED, root)) > 6
 
 
@@ -243,9 +243,9 @@ def test_racing_committers_all_get_generations_of_their_own(root: str) -> None:
 def test_two_overwrites_of_one_generation_conflict(root: str) -> None:
     for first in ({}, {"a": b"1"}):
         if first:
-            datasets.add(root, first)
-        one, ours = datasets.begun(root, {"b": b"one"}, operation="overwrite")
-        two, theirs = datasets.begun(root, {"b": b"two"}, operation="overwrite")
+            data_sets.add(root, first)
+        one, ours = data_sets.begun(root, {"b": b"one"}, operation="overwrite")
+        two, theirs = data_sets.begun(root, {"b": b"two"}, operation="overwrite")
         one.commit([ours])
         with pytest.raises(DatasetConflict, match="try again"):
             two.commit([theirs])
@@ -261,7 +261,7 @@ def test_batch_of_a_query_is_published_once(root: str) -> None:
         ({"a": b"1"}, {"q": 3}, 1), ({"a": b"2"}, {"q": 3}, 1), ({"a": b"3"}, {"q": 2}, 1),
         ({"b": b"4"}, {"p": 3}, 2),
     ):  # fmt: skip
-        job, record = datasets.begun(root, files)
+        job, record = data_sets.begun(root, files)
         assert job.commit([record], streams=streams) == generation
     assert stored.files(root) == {"a": b"1", "b": b"4"}
     assert len(list(Path(root).glob("2*"))) == 2  # folders of those that were not taken are gone
@@ -270,21 +270,21 @@ def test_batch_of_a_query_is_published_once(root: str) -> None:
 
 
 def test_a_batch_with_a_vacuumed_manifest_is_still_known(root: str) -> None:
-    first, record = datasets.begun(root, {"a": b"1"})
+    first, record = data_sets.begun(root, {"a": b"1"})
     first.commit([record], streams={"q": 3})
     for n in range(3):
-        datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
+        data_sets.add(root, {"a": b"%d" % n}, operation="overwrite")
     vacuum(root, older_than=0)
     Log(root).store.remove(1)
-    again, record = datasets.begun(root, {"a": b"2"})
+    again, record = data_sets.begun(root, {"a": b"2"})
     assert again.commit([record], streams={"q": 3}) == 1
     assert stored.files(root) == {"a": b"2"}
 
 
 def test_batch_is_published_once_by_two_at_a_time(root: str) -> None:
     """The other one is published after we looked."""
-    ours, mine = datasets.begun(root, {"a": b"ours"})
-    theirs, other = datasets.begun(root, {"a": b"theirs"})
+    ours, mine = data_sets.begun(root, {"a": b"ours"})
+    theirs, other = data_sets.begun(root, {"a": b"theirs"})
     results = list[int]()
 
     def late() -> None:
@@ -303,7 +303,7 @@ def test_batch_is_published_once_by_two_at_a_time(root: str) -> None:
 @pytest.mark.usefixtures("checkpoints")
 def test_checkpoints_agree_with_the_manifests_between(root: str) -> None:
     for number in range(10):
-        datasets.add(root, {f"n{number}": b"1"})
+        data_sets.add(root, {f"n{number}": b"1"})
     log = Log(root)
     assert [n for n in range(11) if log.read(n).checkpoint] == [0, 4, 8]
     for number in range(11):
@@ -315,29 +315,29 @@ def test_checkpoints_agree_with_the_manifests_between(root: str) -> None:
 
 
 def test_manifest_is_json_that_a_person_can_read(root: str) -> None:
-    datasets.add(root, {b"caf\xe9": b"1"})
-    values = datasets.manifest(root, 1)
+    data_sets.add(root, {b"caf\xe9": b"1"})
+    values = data_sets.manifest(root, 1)
     assert values["format"] == "winkfs-dataset"
     assert values["added"][0]["first"] == "caf\udce9"
 
 
 def test_manifest_of_a_later_version_is_refused(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
-    datasets.forge(root, 1, lambda values: values.update(version=2))
+    data_sets.add(root, {"a": b"1"})
+    data_sets.forge(root, 1, lambda values: values.update(version=2))
     with pytest.raises(ValueError, match="update winkfs"):
         winkfs.open(root)
 
 
 def test_fields_of_records_of_a_later_version_are_written_back(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
 
     def extend(values: Any) -> None:
         for record in (*values["added"], *values["checkpoint"]["shards"]):
             record["etag"] = ["of", "later"]
 
-    datasets.forge(root, 1, extend)
-    datasets.add(root, {"b": b"2"})
-    values = datasets.manifest(root, 2)
+    data_sets.forge(root, 1, extend)
+    data_sets.add(root, {"b": b"2"})
+    values = data_sets.manifest(root, 2)
     assert [shard.get("etag") for shard in values["checkpoint"]["shards"]] == [
         ["of", "later"],
         None,
@@ -364,7 +364,7 @@ def test_two_make_a_data_set_at_the_same_time(tmp_path: Path) -> None:
     root = tmp_path / "ds"
 
     def late() -> None:
-        datasets.add(create(root).root, {"a": b"of the other"})
+        data_sets.add(create(root).root, {"a": b"of the other"})
 
     with disk_calls(once("rename", "/_winkfs", late)):
         assert create(root).newest() == 1
@@ -390,7 +390,7 @@ def test_a_creation_broken_off_can_be_done_again(
 def test_as_of_takes_a_generation_or_a_time(root: str) -> None:
     edges = []
     for number in range(3):
-        datasets.add(root, {"n": b"%d" % number})
+        data_sets.add(root, {"n": b"%d" % number})
         edges.append(time.time())
         time.sleep(0.02)
     when = datetime.fromtimestamp(edges[0], UTC)
@@ -417,7 +417,7 @@ def test_as_of_of_a_container_is_refused(tmp_path: Path) -> None:
 
 
 def test_shard_that_is_another_is_a_stale_plan(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     (shard,) = snapshot(root).shards
     stored.change(shard.base, {"b": b"not by a commit"})
     for action in (shard.open, lambda: stored.files(root)):
@@ -453,7 +453,7 @@ def test_snapshot_of_a_container_lets_it_grow_but_not_change(tmp_path: Path) -> 
 
 
 def test_snapshot_opens_no_shard(root: str) -> None:
-    datasets.add(root, {"a": b"1"}, {"a": b"2"})
+    data_sets.add(root, {"a": b"1"}, {"a": b"2"})
     stored.files(root)
     with disk_calls() as calls:
         assert snapshot(root).files == 1

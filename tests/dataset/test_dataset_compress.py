@@ -14,7 +14,7 @@ import stored
 from commands import Run
 from commands import run as run
 from compressed_files import document, documents, frames_of, make
-from datasets import forge, put
+from data_sets import forge, put
 from folders import write_files
 
 import winkfs

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import commands
-import datasets
+import data_sets
 import pytest
 import stored
 from commands import run as run  # a fixture
 from constants import shrink
-from datasets import checkpoints as checkpoints  # a fixture
+from data_sets import checkpoints as checkpoints  # a fixture
 from flips import flip
 from seam import disk_calls, refusing
 
@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> str:
     """Generation n has files 1 .. n."""
     root = create(tmp_path / "ds").root
     for n in range(1, 6):
-        datasets.add(root, {f"{n}": b"%d" % n})
+        data_sets.add(root, {f"{n}": b"%d" % n})
     return root
 
 
@@ -69,8 +69,8 @@ def test_damage_of_one_file_costs_nothing_and_is_reported(
     root: str, monkeypatch: pytest.MonkeyPatch, small: int
 ) -> None:
     shrink(monkeypatch, "a data set", short=small)
-    datasets.add(root, {"6": b"6"})
-    datasets.add(root, {"7": b"7"})
+    data_sets.add(root, {"6": b"6"})
+    data_sets.add(root, {"7": b"7"})
     for number in (0, 3, 6, 7):
         file = path(root, number)
         whole = file.read_bytes()
@@ -109,7 +109,7 @@ def test_sector_that_cannot_be_read_is_like_damage(root: str) -> None:
 
 def test_commits_and_vacuum_go_on_with_a_copy(root: str) -> None:
     damage(root, 2, 5, both=False)
-    datasets.add(root, {"6": b"6"})
+    data_sets.add(root, {"6": b"6"})
     assert files(root) == first(6)
     assert len(winkfs.verify(root).problems) == 2
     compact(root)
@@ -143,7 +143,7 @@ def test_a_manifest_damaged_in_both_copies_costs_its_generation(root: str) -> No
     assert files(root) == first(5)
     with pytest.raises(CorruptError, match="manifest"):
         winkfs.open(root, as_of=3)
-    datasets.add(root, {"6": b"6"})
+    data_sets.add(root, {"6": b"6"})
     stored.change(root, {"2": None})
     assert files(root) == first(6) - {"2"}
     problems = winkfs.verify(root).problems
@@ -169,7 +169,7 @@ def test_the_time_of_a_damaged_generation_raises(root: str) -> None:
 def test_damage_costs_the_generations_up_to_the_next_checkpoint(tmp_path: Path) -> None:
     root = create(tmp_path / "ds").root
     for n in range(1, 7):
-        datasets.add(root, {f"{n}": b"%d" % n})
+        data_sets.add(root, {f"{n}": b"%d" % n})
     damage(root, 2)
     for number in (0, 1, 4, 5, 6):
         assert files(root, as_of=number) == first(number)
@@ -199,8 +199,8 @@ def test_history_lists_a_damaged_generation_and_fails(root: str, run: commands.R
 
 
 def test_vacuum_keeps_what_a_damaged_generation_may_have(root: str) -> None:
-    datasets.add(root, {"a": b"a"}, operation="overwrite")  # generation 5 has what this removed
-    datasets.add(root, {"b": b"b"})
+    data_sets.add(root, {"a": b"a"}, operation="overwrite")  # generation 5 has what this removed
+    data_sets.add(root, {"b": b"b"})
     damage(root, 6)
     done = vacuum(root, keep=4, older_than=0)
     assert (done.shards, done.leftovers) == ([], [])
@@ -228,7 +228,7 @@ def test_newest_that_is_damaged_is_the_one_before_for_readers(root: str) -> None
 
 
 def test_nothing_is_committed_on_a_damaged_manifest(root: str, run: commands.Run) -> None:
-    job, record = datasets.begun(root, {"x": b"x"})
+    job, record = data_sets.begun(root, {"x": b"x"})
     damage(root, 5)
     before = sorted(os.listdir(f"{root}/_winkfs"))
     for action in (
@@ -278,7 +278,7 @@ def test_two_of_the_newest_are_damaged(root: str) -> None:
             path(root, number, suffix).write_bytes(bytes(500))
     assert files(root) == first(3)
     assert len(repair(root, apply=True).mended) == 2
-    datasets.add(root, {"x": b"x"})
+    data_sets.add(root, {"x": b"x"})
     assert Log(root).newest() == 4
     assert files(root) == first(3) | {"x"}
     assert winkfs.verify(root).problems == []
@@ -318,7 +318,7 @@ def test_a_mount_skips_a_damaged_generation_and_logs_it(
     from winkfs.mounting.dataset import DatasetSource
 
     source = DatasetSource(root)
-    datasets.add(root, {"6": b"6"})
+    data_sets.add(root, {"6": b"6"})
     damage(root, 6)
     assert not source.refresh()
     assert not source.refresh()
@@ -333,7 +333,7 @@ def test_a_mount_skips_a_damaged_generation_and_logs_it(
 
 def test_abort_leaves_files_that_a_damaged_manifest_may_name(root: str) -> None:
     job = begin(root)
-    assert job.commit([datasets.sealed(job, {"6": b"6"})]) == 6
+    assert job.commit([data_sets.sealed(job, {"6": b"6"})]) == 6
     whole = {suffix: path(root, 6, suffix).read_bytes() for suffix in (".json", ".copy")}
     damage(root, 6)
     job.abort()
@@ -351,7 +351,7 @@ def test_a_torn_copy_left_by_a_power_cut_is_no_generation(root: str) -> None:
     assert report.problems == []
     assert any("interrupted commit, or both are lost" in note for note in report.notes)
     assert repair(root).mended == []
-    datasets.add(root, {"6": b"6"})
+    data_sets.add(root, {"6": b"6"})
     assert files(root) == first(6)
     assert winkfs.verify(root).notes == []
 
@@ -362,9 +362,9 @@ def test_a_torn_copy_left_by_a_power_cut_is_no_generation(root: str) -> None:
 def test_a_shard_without_a_superblock_costs_its_own_files_only(tmp_path: Path) -> None:
     """What is not hidden in an older one is of no newer one, whatever names that has."""
     root = create(tmp_path / "ds").root
-    datasets.add(root, {name: name.encode() for name in "abcdefg"})
-    datasets.add(root, {"b": b"new", "e": b"new"})
-    datasets.add(root, {"c": b"newest"})
+    data_sets.add(root, {name: name.encode() for name in "abcdefg"})
+    data_sets.add(root, {"b": b"new", "e": b"new"})
+    data_sets.add(root, {"c": b"newest"})
     assert stored.names(root) == list("abcdefg")  # what is hidden is kept from now on
     base = f"{root}/{Log(root).latest().shards[1].path}"
     data = bytearray(Path(f"{base}.data").read_bytes())

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 import stored
-from datasets import root as root
+from data_sets import root as root
 from mounting import sync
 from seam import disk_calls, refusing
 
@@ -156,7 +156,7 @@ def test_a_commit_does_not_build_on_an_abandoned_one(
 ) -> None:
     root = tmp_path / "ds"
     create(root)
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     stored.make(tmp_path / "c", {"b": b"2"})
     disk = Disk(monkeypatch, root, 0)
     folders = (root.parent, root, root / "_winkfs", *root.glob("2*"))
@@ -166,7 +166,7 @@ def test_a_commit_does_not_build_on_an_abandoned_one(
     disk.fail = disk.count + fail
     with contextlib.suppress(OSError):
         adopt(root, [tmp_path / "c"])
-    again, record = datasets.begun(root, {"d": b"3"})
+    again, record = data_sets.begun(root, {"d": b"3"})
     until_done(lambda: again.commit([record]))
     assert disk.unsafe() == []
     assert stored.files(root).items() >= {"a": b"1", "d": b"3"}.items()
@@ -208,14 +208,14 @@ def test_put_after_a_failed_sync_is_refused_with_what_to_do(root: str, number: i
 @pytest.mark.slow
 @pytest.mark.parametrize("fail", range(1, 10))
 def test_a_later_sync_does_not_acknowledge_a_failed_write(root: str, fail: int) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"})
+    data_sets.add(root, {"a": b"1", "b": b"1"})
     opened = winkfs.open(root, "a")
     opened.put("a", b"2")
     opened.delete("a")
     opened.delete("b")
     opened.put("c", b"3" * 100)
     with pytest.MonkeyPatch.context() as patch:
-        datasets.crash_after(patch, fail - 1, lambda: OSError(errno.EIO, "broken"), ["pwritev"])
+        data_sets.crash_after(patch, fail - 1, lambda: OSError(errno.EIO, "broken"), ["pwritev"])
         try:
             opened.sync()
         except OSError:
@@ -237,7 +237,7 @@ def test_a_data_set_that_failed_to_become_durable_is_made_again(tmp_path: Path) 
     root = tmp_path / "ds"
     for fail in range(1, 9):
         with pytest.MonkeyPatch.context() as patch:
-            datasets.crash_after(patch, fail - 1, lambda: OSError(errno.EIO, "no"), ["fsync"])
+            data_sets.crash_after(patch, fail - 1, lambda: OSError(errno.EIO, "no"), ["fsync"])
             with contextlib.suppress(OSError):
                 create(root)
     assert create(root).newest() == 0

@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 import stored
 import xxhash
 from constants import shrink
-from datasets import root as root
+from data_sets import root as root
 from hashes import hash_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def derived(root: str) -> list[Path]:
 @pytest.fixture
 def kept(root: str) -> Path:
     """The file of hidden rows of a data set in which a file was replaced."""
-    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    data_sets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     assert counts(root) == [1, 0]
     (path,) = derived(root)
     return path
@@ -55,9 +55,9 @@ def test_names_with_one_hash_do_not_hide_each_other(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hash_with(monkeypatch, by_length)
-    datasets.add(root, {"aa": b"1", "ab": b"1", "ac": b"1"}, {"ad": b"2", "ab": b"2"})
-    datasets.add(root, {"ae": b"3", "ac": b"3"})
-    datasets.delete(root, "ad")
+    data_sets.add(root, {"aa": b"1", "ab": b"1", "ac": b"1"}, {"ad": b"2", "ab": b"2"})
+    data_sets.add(root, {"ae": b"3", "ac": b"3"})
+    data_sets.delete(root, "ad")
     expected = {"aa": b"1", "ab": b"2", "ac": b"3", "ae": b"3"}
     assert stored.files(root) == expected
     with winkfs.open(root) as opened:
@@ -74,23 +74,23 @@ def test_large_shard_is_asked_for_a_few_names(
     """The index of the large one is probed, not read."""
     if weak:
         hash_with(monkeypatch, by_length)
-    datasets.add(root, {f"{n:02}": b"1" for n in range(40)}, {"00": b"2"})
+    data_sets.add(root, {f"{n:02}": b"1" for n in range(40)}, {"00": b"2"})
     stored.files(root)
-    datasets.add(root, {"07": b"3", "zz": b"3"})
+    data_sets.add(root, {"07": b"3", "zz": b"3"})
     assert counts(root) == [2, 0, 0]
     assert stored.files(root)["07"] == b"3"
 
 
 def test_deletes_count_only_for_lower_ranks(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"})
-    datasets.delete(root, "a", "never")
-    datasets.add(root, {"a": b"2"})
+    data_sets.add(root, {"a": b"1", "b": b"1"})
+    data_sets.delete(root, "a", "never")
+    data_sets.add(root, {"a": b"2"})
     assert stored.files(root) == {"a": b"2", "b": b"1"}
     assert counts(root) == [1, 0, 0]
 
 
 def test_delete_then_put_in_one_sync(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"})
+    data_sets.add(root, {"a": b"1", "b": b"1"})
     with winkfs.open(root, "a") as opened:
         opened.delete("a")
         opened.put("a", b"2")
@@ -102,15 +102,15 @@ def test_delete_then_put_in_one_sync(root: str) -> None:
 
 @pytest.mark.parametrize("settings", [{"htalgo": 1}, {"htalgo": 3}, {"classic": True}])
 def test_shards_of_other_hashes_are_compared_by_names(root: str, settings: Any) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"}, **settings)
-    datasets.add(root, {"a": b"2", "c": b"2"})
-    datasets.add(root, {"c": b"3", "d": b"3"}, **settings)
+    data_sets.add(root, {"a": b"1", "b": b"1"}, **settings)
+    data_sets.add(root, {"a": b"2", "c": b"2"})
+    data_sets.add(root, {"c": b"3", "d": b"3"}, **settings)
     assert stored.files(root) == {"a": b"2", "b": b"1", "c": b"3", "d": b"3"}
 
 
 def test_long_names_hide_too(root: str) -> None:
     long = "x" * 60_000
-    datasets.add(root, {long: b"1", "a": b"1"}, {long: b"2"})
+    data_sets.add(root, {long: b"1", "a": b"1"}, {long: b"2"})
     assert stored.files(root) == {long: b"2", "a": b"1"}
     assert Log(root).latest().shards[0].names is None
 
@@ -124,7 +124,7 @@ def names_read(root: str) -> list[int]:
 
 
 def test_shards_that_do_not_overlap_need_no_work(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"}, {"c": b"2"}, {"d": b"3", "e": b"3"})
+    data_sets.add(root, {"a": b"1", "b": b"1"}, {"c": b"2"}, {"d": b"3", "e": b"3"})
     with disk_calls() as calls:
         assert counts(root) == [0, 0, 0]
     assert calls
@@ -133,10 +133,10 @@ def test_shards_that_do_not_overlap_need_no_work(root: str) -> None:
 
 
 def test_derived_file_is_used_and_built_upon(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    data_sets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     assert names_read(root) == [0, 1]
     assert names_read(root) == []
-    datasets.add(root, {"b": b"3"})
+    data_sets.add(root, {"b": b"3"})
     assert names_read(root) == [0, 2]  # of the name that came
     assert counts(root) == [2, 0, 0]
     assert len(derived(root)) == 2
@@ -164,7 +164,7 @@ def test_derived_file_that_lies_is_found_by_verify(root: str) -> None:
 
 
 def test_folder_that_cannot_be_written_to_is_read_all_the_same(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
+    data_sets.add(root, {"a": b"1", "b": b"1"}, {"a": b"2"})
     with disk_calls(refusing("create", error=errno.EACCES)) as calls:
         assert counts(root) == [1, 0]
     assert "create" in {call.verb for call in calls}
@@ -208,7 +208,7 @@ def test_step_by_step_and_in_passes_is_all_at_once(
 @pytest.mark.slow
 def test_million_names_of_ten_shards_are_compared_as_columns(root: str) -> None:
     """A tenth of it here; Python code per name would take ten times as long."""
-    datasets.add(root, *(
+    data_sets.add(root, *(
         {f"dir/{i % 97}/{i}.html": b"x" for i in range(k * 5000, k * 5000 + 10_000)}
         for k in range(10)
     ))  # fmt: skip
@@ -219,8 +219,8 @@ def test_million_names_of_ten_shards_are_compared_as_columns(root: str) -> None:
 
 def test_hidden_rows_of_a_replaced_manifest_are_rejected(root: str) -> None:
     """Its number is used again, by a commit that replaces other files."""
-    datasets.add(root, {f"k{n}": b"1" for n in range(10)})
-    datasets.add(root, {"k3": b"old", "k4": b"old"})
+    data_sets.add(root, {f"k{n}": b"1" for n in range(10)})
+    data_sets.add(root, {"k3": b"old", "k4": b"old"})
     assert counts(root) == [2, 0]
     assert len(derived(root)) == 1
     Log(root).store.remove(2)  # moved away, as it was damaged
@@ -228,7 +228,7 @@ def test_hidden_rows_of_a_replaced_manifest_are_rejected(root: str) -> None:
     assert Log(root).newest() == 2
     assert stored.files(root) == {f"k{n}": b"1" for n in range(10)} | {"k7": b"new"}
     assert len(winkfs.open(root)) == 10
-    datasets.add(root, {"k8": b"newer"})  # is made from that of the generation before
+    data_sets.add(root, {"k8": b"newer"})  # is made from that of the generation before
     assert stored.files(root)["k3"] == b"1"
     assert winkfs.verify(root).problems == []
 
@@ -245,7 +245,7 @@ def test_hidden_rows_without_a_manifest_checksum_are_rebuilt(root: str, kept: Pa
 
 def test_hidden_rows_of_a_damaged_shard_are_reported_and_dropped(root: str) -> None:
     """What the damage replaced or deleted is seen again, until it is mended and not for longer."""
-    datasets.add(root, dict.fromkeys("abcd", b"old"))
+    data_sets.add(root, dict.fromkeys("abcd", b"old"))
     stored.change(root, {"b": b"new", "c": None})
     shard = Log(root).latest().shards[-1]
     path = Path(f"{root}/{shard.path}.data")

@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
-from datasets import root as root
+from data_sets import root as root
 
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log
@@ -64,10 +64,10 @@ def test_vacuum_reports_a_link_at_a_job_s_path_and_leaves_it(root: str, victim: 
 
 
 def test_vacuum_does_not_follow_a_link_at_an_old_shard_s_path(root: str, victim: Path) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     (record,) = Log(root).latest().shards
     job, name = record.path.split("/")
-    datasets.add(root, {"a": b"2"}, operation="overwrite")
+    data_sets.add(root, {"a": b"2"}, operation="overwrite")
     for path in Path(root, job).glob(f"{name}.*"):
         (victim / path.name).write_bytes(b"dear")
     Path(root, job).rename(victim.parent / "elsewhere")
@@ -78,9 +78,9 @@ def test_vacuum_does_not_follow_a_link_at_an_old_shard_s_path(root: str, victim:
 
 
 def test_vacuum_removes_links_and_not_their_targets(root: str, victim: Path) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     (record,) = Log(root).latest().shards
-    datasets.add(root, {"a": b"2"}, operation="overwrite")
+    data_sets.add(root, {"a": b"2"}, operation="overwrite")
     Path(f"{root}/{record.path}.cat").unlink()
     Path(f"{root}/{record.path}.cat").symlink_to(victim / "doc1")
     Path(f"{root}/{record.path}.time").symlink_to(victim)
@@ -113,7 +113,7 @@ def test_abort_and_commit_do_not_follow_links(root: str, victim: Path) -> None:
         Path(job.pending, "sub").mkdir()
         Path(job.pending, "sub", "evil").symlink_to(victim)
     aborted.abort()
-    committed.commit([datasets.sealed(committed, {"a": b"1"})])
+    committed.commit([data_sets.sealed(committed, {"a": b"1"})])
     assert os.listdir(f"{root}/_pending") == []
     assert not any(path.is_symlink() for path in Path(root).rglob("*"))
 

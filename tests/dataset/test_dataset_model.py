@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 import stored
 from hypothesis import HealthCheck, settings
@@ -119,13 +119,13 @@ class Model(RuleBasedStateMachine):
         expected = dict(self.now)
         for files in shards:
             expected |= files
-        self._committed(datasets.add(self.root, *shards, ao=self.ao, **kind), expected)
+        self._committed(data_sets.add(self.root, *shards, ao=self.ao, **kind), expected)
 
     @rule(files=contents, meanwhile=contents)
     def overwrite(self, files: dict[str, bytes], meanwhile: dict[str, bytes]) -> None:
         """What is appended meanwhile is newer than what is overwritten."""
         job = begin(self.root, "overwrite")
-        record = datasets.sealed(job, files)
+        record = data_sets.sealed(job, files)
         if meanwhile:
             self.append([meanwhile], {})
         self._committed(job.commit([record]), files | meanwhile)
@@ -234,9 +234,9 @@ class Model(RuleBasedStateMachine):
     def crash_in_a_commit(self, files: dict[str, bytes], after: int) -> None:
         expected = self.now | files
         job = begin(self.root)
-        record = datasets.sealed(job, files)
+        record = data_sets.sealed(job, files)
         with pytest.MonkeyPatch.context() as patch:
-            datasets.crash_after(patch, after, Crash)
+            data_sets.crash_after(patch, after, Crash)
             with contextlib.suppress(Crash):
                 job.commit([record])
         if Log(self.root).newest() > max(self.past):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
-import datasets
+import data_sets
 import pytest
 from commands import run as run  # a fixture
 from constants import shrink
@@ -68,7 +68,7 @@ def test_names_of_several_shards_are_sorted(
     chance = random.Random(number)
     chosen = names(chance, chance.choice([3, 40, 400]))
     shards = chance.randint(1, 5)
-    datasets.add(tmp_path / "set", *(dict.fromkeys(chosen[k::shards], b"") for k in range(shards)))
+    data_sets.add(tmp_path / "set", *(dict.fromkeys(chosen[k::shards], b"") for k in range(shards)))
     view = DatasetSource(str(tmp_path / "set"))
     check(view, [name.encode() for name in chosen])
     view.close()
@@ -88,23 +88,23 @@ def test_order_follows_the_generations(
         expected = {
             n: d for n, d in expected.items() if not any(m.startswith(n + "/") for m in expected)
         }
-    datasets.add(root, *(dict(list(expected.items())[k::2]) for k in range(2)))
+    data_sets.add(root, *(dict(list(expected.items())[k::2]) for k in range(2)))
     view = DatasetSource(str(root))
     for step in range(1, 7):
         if step == 4:  # all that there was in other shards
             removed = [shard.record.path for shard in snapshot(root).shards[:-1]]
             kept = {name: data for name, data in expected.items() if data != b"%d" % (step - 1)}
             fill = [lambda c, kept=kept: c.put_many(kept.items())]
-            datasets.commit(root, fill, operation="compact", removed=removed)
+            data_sets.commit(root, fill, operation="compact", removed=removed)
         elif step == 3:
             gone = chance.sample(sorted(expected), 9)
-            datasets.delete(root, *gone)
+            data_sets.delete(root, *gone)
             for name in gone:
                 del expected[name]
         else:
             again = chance.sample(sorted(expected), 5)
             come = dict.fromkeys([*again, *names(chance, 4)], b"%d" % step)
-            datasets.add(root, come)
+            data_sets.add(root, come)
             expected |= come
         assert view.refresh()
         check(view, [name.encode() for name in expected])
@@ -123,10 +123,10 @@ def test_order_follows_the_generations(
 def test_clash_with_what_came_is_counted(
     tmp_path: Path, come: dict[str, bytes], clashes: int
 ) -> None:
-    datasets.add(tmp_path / "set", {"a/x": b"", "b": b"", "c/d/e": b"", "c-": b""})
+    data_sets.add(tmp_path / "set", {"a/x": b"", "b": b"", "c/d/e": b"", "c-": b""})
     view = DatasetSource(str(tmp_path / "set"))
     assert order_of(view).clashes == 0
-    datasets.add(tmp_path / "set", come)
+    data_sets.add(tmp_path / "set", come)
     assert view.refresh() and order_of(view).clashes == clashes
     view.close()
 
@@ -162,9 +162,9 @@ def test_rows_of_all_shards_are_one_list(
 
             fills.append(fill)
             wanted |= come
-        datasets.commit(root, fills)
+        data_sets.commit(root, fills)
         gone = chance.sample(sorted(wanted), 4)
-        datasets.delete(root, *gone)
+        data_sets.delete(root, *gone)
         wanted = {name: known for name, known in wanted.items() if name not in gone}
     if damaged:
         path = Path(snapshot(root).shards[0].base + ".cat")

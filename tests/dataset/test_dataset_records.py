@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import numpy as np
 import orderings
 import pytest
 import stored
-from datasets import root as root
+from data_sets import root as root
 
 import winkfs
 from winkformats.errors import FormatError
@@ -39,7 +39,7 @@ ELSEWHERE = [
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ELSEWHERE)
 def test_path_that_leads_out_of_the_data_set_is_refused(root: str, victim: Path, path: Any) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
 
     def added(values: Any) -> None:
         values["added"][0]["path"] = path
@@ -57,7 +57,7 @@ def test_path_that_leads_out_of_the_data_set_is_refused(root: str, victim: Path,
     whole = Path(f"{root}/_winkfs/{1:020}.json").read_bytes()
     for change in (added, removed, checkpoint):
         Path(f"{root}/_winkfs/{1:020}.json").write_bytes(whole)
-        datasets.forge(root, 1, change)
+        data_sets.forge(root, 1, change)
         with pytest.raises(FormatError, match="manifest"):
             winkfs.open(root, "a")
         with pytest.raises(FormatError, match="manifest"):
@@ -92,8 +92,8 @@ NONSENSE: dict[str, list[tuple[str, Any]]] = {
 def test_field_of_a_record_that_is_nonsense_is_a_format_error(
     root: str, of: str, field: str, value: Any
 ) -> None:
-    datasets.add(root, {"a": b"1"})
-    datasets.forge(root, 1, lambda values: RECORDS[of](values).update({field: value}))
+    data_sets.add(root, {"a": b"1"})
+    data_sets.forge(root, 1, lambda values: RECORDS[of](values).update({field: value}))
     with pytest.raises(FormatError, match="manifest"):
         winkfs.open(root, "a")
 
@@ -101,7 +101,7 @@ def test_field_of_a_record_that_is_nonsense_is_a_format_error(
 def test_manifest_nested_without_end_is_a_format_error() -> None:
     text = b'{"a":' + b"[" * 100_000
     with pytest.raises(FormatError, match="manifest"):
-        Manifest.decode(datasets.signed(text), file="x")
+        Manifest.decode(data_sets.signed(text), file="x")
 
 
 # --- results ---

@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 import stored
-from datasets import checkpoints as checkpoints
-from datasets import root as root
+from data_sets import checkpoints as checkpoints
+from data_sets import root as root
 from flips import flip
 from seam import Call, disk_calls, once
 
@@ -62,8 +62,8 @@ def fill_all_kinds(container: winkfs.Container) -> None:
     lambda root: compact(root), lambda root: rebalance(root, shards=3),
 ])  # fmt: skip
 def test_all_kinds_of_files_stay_what_they_are(root: str, rewritten: Any) -> None:
-    datasets.commit(root, [fill_all_kinds])
-    datasets.add(root, {"other": b"1", "plain": b"new"})
+    data_sets.commit(root, [fill_all_kinds])
+    data_sets.add(root, {"other": b"1", "plain": b"new"})
     before = seen(root)
     assert len(before) == 13
     assert rewritten(root).removed == 2
@@ -75,13 +75,13 @@ def test_all_kinds_of_files_stay_what_they_are(root: str, rewritten: Any) -> Non
 def test_append_only_shards_stay_append_only_and_sorted(root: str) -> None:
     for start in (0, 1, 2):
         rows = ((f"{n:03}", b"x" * 50, n) for n in range(start, 300, 3))
-        datasets.put(root, rows, ao=True)
+        data_sets.put(root, rows, ao=True)
     before = seen(root)
     assert rebalance(root, shards=3).added == 3
     assert seen(root) == before
     spans = [(r.mtime_min, r.mtime_max) for r in Log(root).latest().shards]
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))  # type: ignore[operator]
-    datasets.add(root, {"plain": b"1"})
+    data_sets.add(root, {"plain": b"1"})
     assert compact(root).removed == 3  # a plain one alone saves nothing
     assert [record.ao for record in Log(root).latest().shards] == [True, False]
     before["plain"] = seen(root)["plain"]
@@ -92,7 +92,7 @@ def test_append_only_shards_stay_append_only_and_sorted(root: str) -> None:
 
 def test_rebalanced_shards_are_even(root: str) -> None:
     for n in range(5):
-        datasets.add(root, {f"{n}/{i}": b"x" * 1000 for i in range(20 + 60 * (n % 2))})
+        data_sets.add(root, {f"{n}/{i}": b"x" * 1000 for i in range(20 + 60 * (n % 2))})
     before = seen(root)
     assert rebalance(root, shards=4).added == 4
     sizes = [record.size for record in Log(root).latest().shards]
@@ -102,14 +102,14 @@ def test_rebalanced_shards_are_even(root: str) -> None:
 
 @pytest.mark.slow
 def test_compact_leaves_good_shards_alone(root: str) -> None:
-    datasets.add(root, {f"a{n}": b"x" * 1000 for n in range(30)})
-    datasets.add(root, {f"b{n}": b"x" * 1000 for n in range(30)})
+    data_sets.add(root, {f"a{n}": b"x" * 1000 for n in range(30)})
+    data_sets.add(root, {f"b{n}": b"x" * 1000 for n in range(30)})
     assert compact(root, shard_size=40_000).removed == 0
     assert compact(root, shard_size=1 << 30).removed == 2
     assert compact(root, shard_size=1 << 30).removed == 0
-    datasets.add(root, {f"a{n}": b"y" * 1000 for n in range(10)})
+    data_sets.add(root, {f"a{n}": b"y" * 1000 for n in range(10)})
     assert compact(root, shard_size=10_000).removed == 0  # a sixth is hidden
-    datasets.add(root, {f"b{n}": b"y" * 1000 for n in range(10)})
+    data_sets.add(root, {f"b{n}": b"y" * 1000 for n in range(10)})
     young = [record.path for record in Log(root).latest().shards[1:]]
     assert compact(root, shard_size=10_000).removed == 1
     assert [record.path for record in Log(root).latest().shards[-2:]] == young
@@ -118,10 +118,10 @@ def test_compact_leaves_good_shards_alone(root: str) -> None:
 
 def test_compacted_older_shard_does_not_win_over_a_younger_one(root: str) -> None:
     """1 and 3 become one, 2 stays: what 3 replaced of 2 stays replaced, what 2 did of 1 too."""
-    datasets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
-    datasets.add(root, {"a": b"2", "b": b"2", "d": b"2", "e": b"2"})
+    data_sets.add(root, {"a": b"1", "b": b"1", "c": b"1"})
+    data_sets.add(root, {"a": b"2", "b": b"2", "d": b"2", "e": b"2"})
     stored.change(root, {"b": b"3", "d": None})
-    datasets.add(root, {"e": b"4"})
+    data_sets.add(root, {"e": b"4"})
     before = seen(root)
     state = snapshot(root)
     job = begin(root, "compact")
@@ -135,12 +135,12 @@ def test_compacted_older_shard_does_not_win_over_a_younger_one(root: str) -> Non
 
 
 def test_deletes_go_when_nothing_is_left_for_them(root: str) -> None:
-    datasets.add(root, {"a": b"1", "b": b"1"})
-    datasets.delete(root, "a")
+    data_sets.add(root, {"a": b"1", "b": b"1"})
+    data_sets.delete(root, "a")
     assert compact(root).added == 1
     (record,) = Log(root).latest().shards
     assert (record.tombstones, record.files) == (0, 1)
-    datasets.delete(root, "b")
+    data_sets.delete(root, "b")
     done = compact(root)
     assert (done.removed, done.added, seen(root)) == (2, 0, {})
     assert Log(root).latest().shards == ()
@@ -148,10 +148,10 @@ def test_deletes_go_when_nothing_is_left_for_them(root: str) -> None:
 
 
 def test_compact_retries_after_a_concurrent_commit(root: str) -> None:
-    datasets.add(root, {"a": b"1"}, {"b": b"1"})
+    data_sets.add(root, {"a": b"1"}, {"b": b"1"})
 
     def overwrite() -> None:
-        datasets.add(root, {"a": b"0"}, {"b": b"o"}, operation="overwrite")
+        data_sets.add(root, {"a": b"0"}, {"b": b"o"}, operation="overwrite")
 
     def always(call: Call) -> None:
         if call.verb == "link" and call.path.endswith(".json"):
@@ -160,7 +160,7 @@ def test_compact_retries_after_a_concurrent_commit(root: str) -> None:
     with disk_calls(once("link", ".json", overwrite)):
         assert compact(root).removed == 2
     assert seen(root)["b"][-1] == b"o"
-    datasets.add(root, {"c": b"1"})
+    data_sets.add(root, {"c": b"1"})
     with disk_calls(always), pytest.raises(DatasetConflict):
         compact(root)
     assert os.listdir(f"{root}/_pending") == []
@@ -168,7 +168,7 @@ def test_compact_retries_after_a_concurrent_commit(root: str) -> None:
 
 
 def test_damaged_file_stops_a_rewrite_and_nothing_is_lost(root: str) -> None:
-    datasets.add(root, {f"{n}": b"x" * 5000 for n in range(50)}, {"y": b"1"})
+    data_sets.add(root, {f"{n}": b"x" * 5000 for n in range(50)}, {"y": b"1"})
     path = Path(f"{root}/{Log(root).latest().shards[0].path}.data")
     flip(path, 60_000)
     before = Log(root).newest()
@@ -201,7 +201,7 @@ sys.exit(main(["dataset", "compact", sys.argv[1]]))
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signal_in_a_compaction_leaves_the_data_set_as_it_was(root: str, number: int) -> None:
-    datasets.add(root, {"a": b"1"}, {"b": b"1"})
+    data_sets.add(root, {"a": b"1"}, {"b": b"1"})
     before = seen(root)
     process = subprocess.Popen(
         [sys.executable, "-c", COMPACT, root], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -230,7 +230,7 @@ def shards_there(root: str) -> int:
 
 def test_vacuum_keeps_what_is_young(root: str) -> None:
     for n in range(4):
-        datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
+        data_sets.add(root, {"a": b"%d" % n}, operation="overwrite")
     assert vacuum(root).shards == []
     assert vacuum(root, keep=1, older_than=3600).oldest == 0
     assert vacuum(root, keep=3, older_than=0, dry_run=True).shards != []
@@ -245,8 +245,8 @@ def test_vacuum_keeps_what_is_young(root: str) -> None:
 
 
 def test_vacuum_with_nothing_to_remove_makes_no_generation(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
-    datasets.add(root, {"a": b"2"}, operation="overwrite")
+    data_sets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"2"}, operation="overwrite")
     assert vacuum(root, older_than=0).oldest == 2
     newest = Log(root).newest()
     for _ in range(2):
@@ -256,9 +256,9 @@ def test_vacuum_with_nothing_to_remove_makes_no_generation(root: str) -> None:
 
 @pytest.mark.slow
 def test_vacuum_keeps_generations_that_were_newest_in_its_span(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     time.sleep(0.3)
-    datasets.add(root, {"a": b"2"}, operation="overwrite")
+    data_sets.add(root, {"a": b"2"}, operation="overwrite")
     assert vacuum(root, older_than=0.2).shards == []
     assert len(vacuum(root, older_than=0).shards) == 1
 
@@ -266,7 +266,7 @@ def test_vacuum_keeps_generations_that_were_newest_in_its_span(root: str) -> Non
 @pytest.mark.usefixtures("checkpoints")
 def test_vacuum_removes_unneeded_manifests(root: str) -> None:
     for n in range(10):
-        datasets.add(root, {f"{n}": b"1"})
+        data_sets.add(root, {f"{n}": b"1"})
     done = vacuum(root, keep=2, older_than=0)
     assert done.manifests == list(range(8))
     assert sorted(Log(root).store.numbers()) == [8, 9, 10, 11]
@@ -275,10 +275,10 @@ def test_vacuum_removes_unneeded_manifests(root: str) -> None:
 
 
 def test_an_open_reader_outlives_a_vacuum_and_a_late_one_fails(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     with winkfs.open(root) as early, winkfs.open(root) as late:
         assert early.read("a") == b"1"
-        datasets.add(root, {"a": b"2"}, operation="overwrite")
+        data_sets.add(root, {"a": b"2"}, operation="overwrite")
         vacuum(root, older_than=0)
         assert early.read("a") == b"1"
         with pytest.raises(StalePlan, match="gone"):
@@ -292,14 +292,14 @@ def test_vacuum_leaves_alone_what_is_not_of_a_job(root: str) -> None:
     mine.mkdir()
     stored.make(mine / "corpus", {"a": b"1"})
     Path(root, "notes.txt").write_text("mine")
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     vacuum(root, older_than=0)
     assert Path(mine, "corpus.data").exists()
     assert Path(root, "notes.txt").exists()
 
 
 def test_running_job_is_no_leftover_before_its_time(root: str) -> None:
-    job, record = datasets.begun(root, {"a": b"1"})
+    job, record = data_sets.begun(root, {"a": b"1"})
     assert vacuum(root, older_than=60).leftovers == []
     assert len(winkfs.verify(root).notes) == 1
     assert job.commit([record]) == 1
@@ -360,12 +360,12 @@ def test_long_names_are_no_dead_bytes(root: str, tmp_path: Path) -> None:
 
 def test_dead_and_hidden_count_together(root: str, tmp_path: Path) -> None:
     overwritten(root, tmp_path, times=2, keep=120)
-    datasets.add(root, {f"kept{n}": b"new" for n in range(20)})
+    data_sets.add(root, {f"kept{n}": b"new" for n in range(20)})
     assert compact(root, shard_size=1 << 20).removed == 1
 
 
 def test_tombstones_that_are_needed_are_not_dead(root: str, tmp_path: Path) -> None:
-    datasets.add(root, {f"{n}": b"x" * 5000 for n in range(60)})
+    data_sets.add(root, {f"{n}": b"x" * 5000 for n in range(60)})
     stored.change(root, {"new": b"1"} | {f"{n}": None for n in range(10)})
     big = snapshot(root).shards[0].record.size
     assert compact(root, shard_size=big).removed == 0
@@ -374,7 +374,7 @@ def test_tombstones_that_are_needed_are_not_dead(root: str, tmp_path: Path) -> N
 
 def test_shard_that_is_gone_stops_a_compaction(root: str, tmp_path: Path) -> None:
     overwritten(root, tmp_path)
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     shard = snapshot(root).shards[0]
     Path(shard.base + ".data").unlink()
     with pytest.raises(StalePlan, match="gone"):

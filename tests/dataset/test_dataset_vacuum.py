@@ -7,12 +7,12 @@ import shutil
 import time
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 import stored
 from container_checks import child
-from datasets import checkpoints as checkpoints
-from datasets import root as root
+from data_sets import checkpoints as checkpoints
+from data_sets import root as root
 from seam import disk_calls, once, once_after
 
 import winkfs
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_temporary_file_of_a_commit_that_ends_meanwhile(root: str) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     temporary = Path(f"{root}/_winkfs/.deadbeefdeadbeef.tmp")
     temporary.write_bytes(b"")
     ended: list[None] = []
@@ -37,7 +37,7 @@ def test_temporary_file_of_a_commit_that_ends_meanwhile(root: str) -> None:
 @pytest.mark.usefixtures("checkpoints")
 def test_another_vacuum_removes_manifests_during_a_read(root: str) -> None:
     for n in range(12):
-        datasets.add(root, {"a": b"%d" % n}, operation="overwrite")
+        data_sets.add(root, {"a": b"%d" % n}, operation="overwrite")
     others = []
     late = once("open", ".json", lambda: others.append(vacuum(root, older_than=0)), nth=8)
     with disk_calls(late):
@@ -49,7 +49,7 @@ def test_another_vacuum_removes_manifests_during_a_read(root: str) -> None:
 
 
 def test_job_that_is_committed_while_vacuum_looks_stays(root: str) -> None:
-    job, record = datasets.begun(root, {"a": b"1"})
+    job, record = data_sets.begun(root, {"a": b"1"})
     # seen, and committed before anything else is read
     with disk_calls(once_after("list", "/_pending", lambda: job.commit([record]))):
         vacuum(root, older_than=0)
@@ -58,7 +58,7 @@ def test_job_that_is_committed_while_vacuum_looks_stays(root: str) -> None:
 
 def test_vacuum_with_little_to_do_reads_few_manifests(root: str) -> None:
     for n in range(40):
-        datasets.add(root, {f"{n}": b"1"})
+        data_sets.add(root, {f"{n}": b"1"})
     with disk_calls() as calls:
         vacuum(root)
     read = [call for call in calls if call.verb == "open" and call.path.endswith(".json")]
@@ -113,9 +113,9 @@ def test_vacuums_beside_writers_lose_nothing_and_do_not_fail(root: str) -> None:
 
 @pytest.mark.parametrize("look", [1, 2])
 def test_vacuum_goes_on_where_another_removes_a_folder_first(root: str, look: int) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     (old,) = snapshot(root).shards
-    datasets.add(root, {"a": b"2"}, operation="overwrite")
+    data_sets.add(root, {"a": b"2"}, operation="overwrite")
     job = old.record.path.partition("/")[0]
     removed: list[None] = []
 
@@ -131,11 +131,11 @@ def test_vacuum_goes_on_where_another_removes_a_folder_first(root: str, look: in
 def test_a_clock_in_the_future_keeps_generations_with_a_note(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     with monkeypatch.context() as patch:
         real = time.time_ns
         patch.setattr(time, "time_ns", lambda: real() + 86400 * 10**9)
-        datasets.add(root, {"a": b"2"}, operation="overwrite")
+        data_sets.add(root, {"a": b"2"}, operation="overwrite")
     done = vacuum(root, older_than=0)
     assert done.shards == []
     assert "dated in the future" in done.notes[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import commit
+from data_sets import commit
 
 from winkfs.container.selection import Selection
 from winkfs.container.where import parse

@@ -7,7 +7,7 @@ import mmap
 import os
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 from catalog_checks import store_of
 from container_checks import path_of
@@ -218,7 +218,7 @@ def dataset(root: Path) -> list[Path]:
     """The same files in three shards -> the paths of the shards, without suffix."""
     files = {f"d{i % 10}/f{i:03}": content(i) for i in range(FILES)}
     names = list(files)
-    datasets.add(root, *({name: files[name] for name in names[k::3]} for k in range(3)))
+    data_sets.add(root, *({name: files[name] for name in names[k::3]} for k in range(3)))
     return sorted(path.with_suffix("") for path in root.rglob("*.data"))
 
 

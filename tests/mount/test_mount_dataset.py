@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 from flips import flip
 from mount_requests import Asker, info
@@ -59,7 +59,7 @@ def test_names_of_many_shards_come_in_one_order(root: Path) -> None:
     names = [f"d{i % 3}/{'x' * (i % 40)}{i % 700}" for i in range(6000)] + ["d0", "d1!", "d1-/z"]
     names = list(dict.fromkeys(names))
     shards = [{name: name.encode() for name in names[k::7]} for k in range(7)]
-    datasets.add(root, *shards)
+    data_sets.add(root, *shards)
     view = dataset(root)
     order = view.tree.overlay.order
     assert order.names(0, len(names)) == sorted(name.encode() for name in names)
@@ -73,7 +73,7 @@ def test_names_of_many_shards_come_in_one_order(root: Path) -> None:
 def test_file_of_one_shard_is_in_the_directory_of_another(
     root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    datasets.add(root, {"a": b"1", "b/c": b"c"}, {"a/x": b"x", "b": b"2", "d": b"d"})
+    data_sets.add(root, {"a": b"1", "b/c": b"c"}, {"a/x": b"x", "b": b"2", "d": b"d"})
     with caplog.at_level(logging.WARNING):
         view = dataset(root)
     assert contents(view) == {
@@ -95,7 +95,7 @@ def special(container: Container) -> None:
 
 
 def test_attributes_links_directories_and_holes(root: Path) -> None:
-    datasets.commit(root, [lambda c: c.put("other", b"o"), special])
+    data_sets.commit(root, [lambda c: c.put("other", b"o"), special])
     view = dataset(root)
     private, folder = view.lookup(view.root, b"private"), view.lookup(view.root, b"d")
     assert (stat.S_IMODE(private.mode), private.uid, private.gid) == (0o640, 3, 4)
@@ -116,7 +116,7 @@ def test_attributes_links_directories_and_holes(root: Path) -> None:
 
 
 def test_changes_are_refused(root: Path) -> None:
-    datasets.add(root, {"a": b"a"})
+    data_sets.add(root, {"a": b"a"})
     asker, file = Asker(DatasetSource(str(root))), info(os.O_RDONLY)
     asker.open("/a", file)
     all_refused(
@@ -136,7 +136,7 @@ def test_changes_are_refused(root: Path) -> None:
 
 
 def test_empty_data_set(root: Path) -> None:
-    datasets.commit(root, [])
+    data_sets.commit(root, [])
     view = dataset(root)
     assert listed(view, view.root) == []
     assert not view.refresh()
@@ -146,11 +146,11 @@ def test_empty_data_set(root: Path) -> None:
 
 
 def test_refresh_shows_the_next_generation(root: Path) -> None:
-    datasets.add(root, {"a": b"1", "d/b": b"1"}, {"c": b"1"})
+    data_sets.add(root, {"a": b"1", "d/b": b"1"}, {"c": b"1"})
     view, fixed = dataset(root), dataset(root, as_of=1)
     ids = {name: at(view, name) for name in ("a", "d/b", "c", "d")}
-    datasets.add(root, {"a": b"2", "d/e": b"2"})
-    datasets.delete(root, "c")
+    data_sets.add(root, {"a": b"2", "d/e": b"2"})
+    data_sets.delete(root, "c")
     assert not fixed.refresh() and contents(fixed) == {b"a": b"1", b"d/b": b"1", b"c": b"1"}
     assert view.refresh() and not view.refresh()
     assert contents(view) == {b"a": b"2", b"d/b": b"1", b"d/e": b"2"}
@@ -162,11 +162,11 @@ def test_refresh_shows_the_next_generation(root: Path) -> None:
 
 
 def test_file_replaced_while_it_is_open_stays_readable(root: Path) -> None:
-    datasets.add(root, {"a": b"first", "b": b"b"})
+    data_sets.add(root, {"a": b"first", "b": b"b"})
     view = dataset(root)
     id = at(view, "a")
     view.open(id, write=False, truncate=False)
-    datasets.add(root, {"a": b"second"})
+    data_sets.add(root, {"a": b"second"})
     assert view.refresh()
     assert view.read(id, 0, 99) == b"first" and view.stat(id).size == 5
     assert view.read(at(view, "a"), 0, 99) == b"second"
@@ -187,7 +187,7 @@ def compacted(root: Path) -> None:
 @pytest.mark.slow
 def test_compaction_and_vacuum_under_a_mount(root: Path) -> None:
     files = {f"d/{i}": b"%d" % i for i in range(300)}
-    datasets.add(root, dict(list(files.items())[::2]), dict(list(files.items())[1::2]))
+    data_sets.add(root, dict(list(files.items())[::2]), dict(list(files.items())[1::2]))
     view, other = dataset(root), dataset(root)
     id, later = at(view, "d/7"), at(view, "d/8")
     handle = view.opendir(at(view, "d"))
@@ -218,8 +218,9 @@ def test_files_of_all_shards_by_the_hour(root: Path) -> None:
         return lambda c: [c.put(name, b"x", mtime=NOON + s) for name, s in files.items()]  # type: ignore[return-value]
 
     long = "d" * 200 + "/" + "e" * 200
-    datasets.commit(root, [at_times({"before": -1, "a/b%": 0, "old": 5, "d/late": 3599})], ao=True)
-    datasets.commit(root, [at_times({"a/c": 7, long: 8, "old": 3600, "tomorrow": 86_400})], ao=True)
+    data_sets.commit(root, [at_times({"before": -1, "a/b%": 0, "old": 5, "d/late": 3599})], ao=True)
+    late = {"a/c": 7, long: 8, "old": 3600, "tomorrow": 86_400}
+    data_sets.commit(root, [at_times(late)], ao=True)
     view = dataset(root, timedir=True)
     shown = {path for path in walk(view) if path.startswith(b".time/")}
     links = {path[6:] for path in shown if not path.endswith(b"/")}
@@ -233,7 +234,7 @@ def test_files_of_all_shards_by_the_hour(root: Path) -> None:
         assert at(view, target.removeprefix(b"../../../").decode()) > 0
     hour = at(view, ".time/2026-11-20/12")
     assert len(assert_resumable(view, hour)) == 4
-    datasets.commit(root, [at_times({"much later": 10 * 86_400})])
+    data_sets.commit(root, [at_times({"much later": 10 * 86_400})])
     assert view.refresh() and len(listed(view, at(view, ".time"))) == 3
 
 
@@ -243,7 +244,7 @@ def test_files_of_all_shards_by_the_hour(root: Path) -> None:
 @pytest.fixture
 def three(root: Path) -> str:
     """Make a data set of three shards -> the base of that in the middle."""
-    datasets.add(root, {"a/1": b"a1"}, {"b": b"b" * 50, "a/2": b"a2", "e": b""}, {"c": b"c"})
+    data_sets.add(root, {"a/1": b"a1"}, {"b": b"b" * 50, "a/2": b"a2", "e": b""}, {"c": b"c"})
     DatasetSource(str(root)).close()  # hidden rows are known from now on
     return snapshot(root).shards[1].base
 
@@ -305,9 +306,9 @@ def test_tools_see_what_they_see_in_a_directory(root: Path, tmp_path: Path) -> N
     odd = {name: name.encode("utf-8", "surrogateescape") for name in ODD}
     big = {"big": bytes(range(256)) * 10_000, "empty": b""}
     old_halves = [dict(list(old.items())[k::2]) for k in range(2)]
-    datasets.commit(root, map(stamped, old_halves))
-    datasets.commit(root, map(stamped, [odd, new | big]))
-    datasets.delete(root, "d1/s1/1.txt", "d3/s0/3.txt")
+    data_sets.commit(root, map(stamped, old_halves))
+    data_sets.commit(root, map(stamped, [odd, new | big]))
+    data_sets.delete(root, "d1/s1/1.txt", "d3/s0/3.txt")
     expected = old | odd | new | big
     del expected["d1/s1/1.txt"], expected["d3/s0/3.txt"]
     tree, copy = plain(tmp_path / "tree", expected), tmp_path / "copy"
@@ -329,7 +330,7 @@ def test_tools_see_what_they_see_in_a_directory(root: Path, tmp_path: Path) -> N
 
 @pytest.mark.mount
 def test_a_data_set_mount_reports_that_it_is_read_only(root: Path, there: Path) -> None:
-    datasets.add(root, {"a": b"a"})
+    data_sets.add(root, {"a": b"a"})
     folder = str(root) + "/"
     assert command("mount", folder, there) == (0, f"{root}: a data set: mounted read-only")
     with watched(there):
@@ -348,9 +349,9 @@ def test_a_data_set_mount_reports_that_it_is_read_only(root: Path, there: Path) 
 
 @pytest.mark.mount
 def test_mount_as_of_an_earlier_generation_or_time(root: Path) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     between = time.time()
-    datasets.add(root, {"a": b"2", "b": b"2"})
+    data_sets.add(root, {"a": b"2", "b": b"2"})
     with mounted(root, "--as-of", "1") as there:
         assert (there / "a").read_bytes() == b"1" and os.listdir(there) == ["a"]
     then = datetime.fromtimestamp(between, UTC).isoformat()
@@ -362,7 +363,7 @@ def test_mount_as_of_an_earlier_generation_or_time(root: Path) -> None:
 def test_an_impossible_mount_is_refused_in_one_line(
     root: Path, there: Path, tmp_path: Path
 ) -> None:
-    datasets.add(root, {"a": b"1"})
+    data_sets.add(root, {"a": b"1"})
     with winkfs.create(tmp_path / "c"):
         pass
     for arguments, complaint in {
@@ -385,11 +386,11 @@ def status(there: Path) -> dict[str, object]:
 @pytest.mark.mount
 def test_follow_shows_generations_and_keeps_open_files(root: Path) -> None:
     files = {f"d/{i}": b"%d" % i for i in range(20)} | {"big": bytes(1 << 20)}
-    datasets.add(root, files)
+    data_sets.add(root, files)
     with mounted(root, "--ro", "--follow") as there:
         with (there / "big").open("rb", buffering=0) as big:
             assert big.read(1) == b"\0"
-            datasets.add(root, {"d/new": b"new", "d/3": b"three"})
+            data_sets.add(root, {"d/new": b"new", "d/3": b"three"})
             soon(lambda: (there / "d/new").exists())
             soon(lambda: (there / "d/3").read_bytes() == b"three")
             compacted(root)
@@ -402,7 +403,7 @@ def test_follow_shows_generations_and_keeps_open_files(root: Path) -> None:
 
 @pytest.mark.mount
 def test_a_damaged_file_raises_alone_and_is_logged(root: Path, there: Path) -> None:
-    datasets.add(root, {"a": b"good", "b": b"damaged" * 20}, {"c": b"good"})
+    data_sets.add(root, {"a": b"good", "b": b"damaged" * 20}, {"c": b"good"})
     data = next(root.glob("*/00000-0.data"))
     flip(data, data.read_bytes().index(b"damaged" * 20) + 9, bits=4)
     with serving([*WINKFS, "mount", "-f", "--ro", root, there], there) as server:

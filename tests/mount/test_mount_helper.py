@@ -9,7 +9,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 from mounting import WINKFS, serving, watched
 from mounting import there as there  # a fixture
@@ -73,8 +73,8 @@ def test_mount_fuse_is_enough(private: Private, command: str, shown: str) -> Non
 
 @pytest.mark.mount
 def test_line_in_fstab_for_a_data_set(installed: Private) -> None:
-    datasets.add(installed.directory / "set", {"f": b"old\n"})
-    datasets.add(installed.directory / "set", {"f": b"new\n"})
+    data_sets.add(installed.directory / "set", {"f": b"old\n"})
+    data_sets.add(installed.directory / "set", {"f": b"new\n"})
     line = f"{installed.directory}/set {installed.directory}/mnt winkfs ro,as_of=1,noauto 0 0"
     (installed.directory / "fstab").write_text(line + "\n")
     done = done_by(installed, f"mount --bind fstab /etc/fstab && mount mnt && {CHECK}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import escapes
 import pytest
 from constants import shrink
@@ -186,10 +186,10 @@ def made(root: Path, rng: random.Random, shards: int, runs: int) -> dict[bytes, 
             come = {name: file_of(rng, name) for name in dict.fromkeys(names)}
             fills.append(filled(come, runs, catalogs))
             files |= come
-        datasets.commit(root, fills)
+        data_sets.commit(root, fills)
         if turn == 0:
             gone = [name for name in rng.sample(sorted(files), min(len(files), 5)) if is_text(name)]
-            datasets.delete(root, *(name.decode() for name in gone))
+            data_sets.delete(root, *(name.decode() for name in gone))
             for name in gone:
                 del files[name]
     for shard in snapshot(root).shards if runs > 1 else ():
@@ -257,7 +257,7 @@ def test_long_names_stand_where_they_belong(root: Path) -> None:
     names = [*long, *(b"%03d" % i for i in range(90)), *(b"%03dz" % i for i in range(90))]
     files = {name: File(name[:9], FileType.FILE, 7, 0o644, None) for name in names}
     shards = [dict(list(files.items())[k::3]) for k in range(3)]
-    datasets.commit(root, [filled(shard, 1, {}) for shard in shards])
+    data_sets.commit(root, [filled(shard, 1, {}) for shard in shards])
     check(root, files)
 
 
@@ -266,7 +266,7 @@ def test_one_long_name_does_not_make_all_others_as_long(root: Path) -> None:
     shards = [
         {f"{i:05}": b"" for i in range(k, 9000, 3)} | {f"{k}" * 60_000: b""} for k in range(3)
     ]
-    datasets.add(root, *shards)
+    data_sets.add(root, *shards)
     tracemalloc.start()
     source = dataset(root)
     _, most = tracemalloc.get_traced_memory()
@@ -280,7 +280,7 @@ def test_files_belong_to_the_owner_of_their_shard(root: Path) -> None:
     """Unless they have an owner of their own."""
     rng = random.Random(1)
     shards = [{b"%04d" % i: file_of(rng, b"") for i in range(k, 300, 3)} for k in range(3)]
-    datasets.commit(root, [filled(shard, 1, {}) for shard in shards])
+    data_sets.commit(root, [filled(shard, 1, {}) for shard in shards])
     os.chown(snapshot(root).shards[1].base + ".data", 12, 34)
     source = dataset(root)
     for name, attr in tree_of(source).items():
@@ -293,7 +293,7 @@ def test_files_belong_to_the_owner_of_their_shard(root: Path) -> None:
 
 
 def test_hidden_files_that_are_to_be_seen_again_are(root: Path) -> None:
-    datasets.add(root, dict.fromkeys("aceg", b""), dict.fromkeys("bd", b""))
+    data_sets.add(root, dict.fromkeys("aceg", b""), dict.fromkeys("bd", b""))
     source = dataset(root)
     one, two = source.order.shards
     at = one.catalog.part(0, 4).pos
@@ -340,14 +340,14 @@ def test_shards_one_behind_the_other_need_no_turns(
     root: Path, shards: list[list[str]], chained: bool
 ) -> None:
     files = [plain(names) for names in shards]
-    datasets.commit(root, [filled(some, 1, {}) for some in files])
+    data_sets.commit(root, [filled(some, 1, {}) for some in files])
     source = dataset(root)
     assert isinstance(source.order._order, Turns) != chained
     source.close()
     whole = {name: file for some in files for name, file in some.items()}
     check(root, whole)
     deleted = sorted(whole)[1]
-    datasets.delete(root, deleted.decode())
+    data_sets.delete(root, deleted.decode())
     del whole[deleted]
     check(root, whole)
 
@@ -355,7 +355,7 @@ def test_shards_one_behind_the_other_need_no_turns(
 @pytest.mark.slow
 def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
     names = [f"{i:04}" for i in range(4000)]
-    datasets.add(root, *(dict.fromkeys(names[k::100], b"") for k in range(100)))
+    data_sets.add(root, *(dict.fromkeys(names[k::100], b"") for k in range(100)))
     source = dataset(root)
     for name in random.Random(0).sample(names, 500):
         assert source.attr(name.encode())
@@ -370,7 +370,7 @@ def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
 
 def three(root: Path, count: int = 300) -> dict[bytes, File]:
     files = plain([f"d{i % 7}/{i:04}" for i in range(count)])
-    datasets.commit(root, [filled(dict(list(files.items())[k::3]), 1, {}) for k in range(3)])
+    data_sets.commit(root, [filled(dict(list(files.items())[k::3]), 1, {}) for k in range(3)])
     return files
 
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 sys.path += [str(Path(__file__).parents[1])]
 
-import datasets
+import data_sets
 import pytest
 import xxhash
 from folders import MEMORY
@@ -231,8 +231,8 @@ def make_dataset(folder: Path, dice: random.Random) -> None:
     root = create_dataset(folder / "ds").root
     for number in range(4):
         some = files(dice, 6)
-        datasets.add(root, {f"{number % 3}/{name}": data for name, data in some.items()})
-    datasets.delete(root, "0/d/f01", "1/d/f02")
+        data_sets.add(root, {f"{number % 3}/{name}": data for name, data in some.items()})
+    data_sets.delete(root, "0/d/f01", "1/d/f02")
     if dice.random() < 0.5:
         winkfs.reindex(root)
 
@@ -317,7 +317,7 @@ def make_dataset_source(folder: Path, dice: random.Random) -> None:
     make_dataset(folder, dice)
     if dice.random() < 0.7:
         backup(folder / "ds", folder / "b", keep=dice.randrange(2))
-    datasets.add(folder / "ds", {"0/d/f03": b"replaced", "new": dice.randbytes(400)})
+    data_sets.add(folder / "ds", {"0/d/f03": b"replaced", "new": dice.randbytes(400)})
     if dice.random() < 0.3:
         compaction.compact(folder / "ds", everything=True)
 

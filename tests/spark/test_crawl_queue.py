@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 from folders import write_files
 from sparking import SparkSession
@@ -57,7 +57,7 @@ def test_a_lost_page_is_reported(
     pages: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lossy(files: dict[str, bytes], work: Path) -> Counter[str]:
-        datasets.put(work / "pages", list(files.items())[1:])
+        data_sets.put(work / "pages", list(files.items())[1:])
         return Counter()
 
     monkeypatch.setattr(crawl_queue, "pipeline", lossy)

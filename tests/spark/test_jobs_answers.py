@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import datasets
+import data_sets
 import mmh3
 import pytest
 import stored
@@ -438,7 +438,7 @@ def test_near_doubles_are_similar_and_few_are_missed(
 ) -> None:
     files = edited_pages(int(threshold * 10))
     rows = ((file.name, file.data, file.mtime_ns // 10**9) for file in files)
-    datasets.put(tmp_path / "set", rows)
+    data_sets.put(tmp_path / "set", rows)
     dedup.run(spark, str(tmp_path / "set"), table=str(tmp_path / "t"), threshold=threshold)
     found = table_of(tmp_path / "t")
     sets = {name: shingles for name, _, shingles in by_age(files)}
@@ -457,7 +457,7 @@ def test_a_chain_of_small_changes_deletes_no_dissimilar_document(
 ) -> None:
     """Each is like the one before it, and the last like the first in nothing."""
     texts = (" ".join(WORDS[6 * i : 6 * i + 100]).encode() for i in range(16))
-    datasets.put(tmp_path / "set", ((f"{i:02d}", text, i) for i, text in enumerate(texts)))
+    data_sets.put(tmp_path / "set", ((f"{i:02d}", text, i) for i, text in enumerate(texts)))
     summary = dedup.run(spark, str(tmp_path / "set"), threshold=0.8, delete=True)
     assert 2 <= summary["doubles"] <= 10
     before = {f"{i:02d}": set(range(6 * i, 6 * i + 96)) for i in range(16)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 import stored
 from mounting import mounted
@@ -123,7 +123,7 @@ def test_a_crawl_with_nested_document_paths_is_seen_on_a_mount(
 def test_ingest_appends_to_a_data_set_of_urls_with_a_note(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    datasets.put(tmp_path / "d", {"http://a/x": b"old"})
+    data_sets.put(tmp_path / "d", {"http://a/x": b"old"})
     summary = ingest.run(spark, files_in(tmp_path, "1"), str(tmp_path / "d"))
     assert any("named by their URLs" in line for line in summary["lines"])
     assert stored.files(tmp_path / "d") == {
@@ -132,7 +132,7 @@ def test_ingest_appends_to_a_data_set_of_urls_with_a_note(
 
 
 def test_a_file_that_is_no_capture_keeps_its_name(spark: SparkSession, tmp_path: Path) -> None:
-    datasets.put(tmp_path / "d", {"a/y": b"mine"})
+    data_sets.put(tmp_path / "d", {"a/y": b"mine"})
     ingest.run(spark, files_in(tmp_path, "1"), str(tmp_path / "d"))
     found = stored.files(tmp_path / "d")
     assert found["a/y"] == b"mine"

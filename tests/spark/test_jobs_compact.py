@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 from compressed_files import document
 from flips import flip
@@ -54,7 +54,7 @@ def test_several_groups_are_one_commit(spark: SparkSession, root: Path) -> None:
 
 def test_contents_become_compressed_and_plain_again(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "d"
-    datasets.put(root, {f"{i}": document(i) for i in range(60)})
+    data_sets.put(root, {f"{i}": document(i) for i in range(60)})
     before = content(root)
     for word, level in (("zstd:3", 3), (None, 3), ("none", 0)):
         with winkfs.open(root, "a") as out:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cluster_jobs
-import datasets
+import data_sets
 import pytest
 import xxhash
 from cluster_jobs import document, expected, stored
@@ -53,9 +53,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rewritten(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data set in which files of one shard are replaced and deleted by others."""
     root = tmp_path_factory.mktemp("rewritten") / "set"
-    datasets.add(root, dict(map(document, range(600))), dict(map(document, range(600, 900))))
-    datasets.add(root, {document(n)[0]: b"new %d" % n for n in range(0, 900, 5)})
-    datasets.delete(root, *(document(n)[0] for n in range(0, 900, 7)))
+    data_sets.add(root, dict(map(document, range(600))), dict(map(document, range(600, 900))))
+    data_sets.add(root, {document(n)[0]: b"new %d" % n for n in range(0, 900, 5)})
+    data_sets.delete(root, *(document(n)[0] for n in range(0, 900, 7)))
     return root
 
 

@@ -9,7 +9,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 import stored
 from sparkfiles import plain, struct
@@ -72,7 +72,7 @@ def test_importing_winkfs_needs_neither_spark_nor_arrow() -> None:
 
 def test_planning_a_data_set_imports_no_containers_or_arrow(tmp_path: Path) -> None:
     """Spark starts a process for each plan."""
-    datasets.put(tmp_path / "d", {"a": b"content"})
+    data_sets.put(tmp_path / "d", {"a": b"content"})
     code = f"""if True:
         import sys
         from winkfs.spark.reading.options import Options

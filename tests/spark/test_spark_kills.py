@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import datasets
+import data_sets
 import pytest
 from cluster_jobs import document, expected, stored
 from clusters import Cluster, executor_of, kill, wait_for
@@ -214,7 +214,7 @@ def test_a_driver_lost_during_a_write_changes_nothing(
     cluster_driver: Driver, cluster: Cluster, root: Path, gate: Path
 ) -> None:
     """The last test: no other finds this driver alive."""
-    datasets.add(root, dict(map(document, range(300))))
+    data_sets.add(root, dict(map(document, range(300))))
     cluster_driver.begin("write", root, (200, 1200), "overwrite", gate)
     cluster_driver.held(gate)
     cluster_driver.kill()

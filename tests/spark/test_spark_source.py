@@ -19,7 +19,7 @@ import pytest
 import stored
 from constants import shrink
 from container_checks import refused
-from datasets import add
+from data_sets import add
 from flips import flip
 from sparkfiles import (
     ALL,

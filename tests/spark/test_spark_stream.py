@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import stored
-from datasets import add
+from data_sets import add
 from sparking import application
 from warm import PACKAGES
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import stored
-from datasets import add
+from data_sets import add
 from sparking import SparkSession
 
 import winkfs

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import stored
-from datasets import add, commit, delete
+from data_sets import add, commit, delete
 
 import winkfs
 from winkfs.dataset.compaction import compact

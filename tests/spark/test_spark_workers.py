@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import datasets
+import data_sets
 import pytest
 import stored
 from sparkfiles import damage, with_columns
@@ -144,7 +144,7 @@ def example() -> str:
 def test_the_readme_example_logs_no_warning(tmp_path: Path) -> None:
     """Where a query has enough rows, the JVM hangs up on its workers."""
     need_spark()
-    datasets.put(tmp_path / "set", {f"bash/{i}.html": b"<p>" * 2000 for i in range(3000)})
+    data_sets.put(tmp_path / "set", {f"bash/{i}.html": b"<p>" * 2000 for i in range(3000)})
     done = subprocess.run(
         [sys.executable, "-c", example()], env=environment(), cwd=tmp_path, timeout=PATIENCE,
         capture_output=True, text=True, check=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from tables import ROWS, SIZES, documents_in, run_program, tables_in
 
 pytest.importorskip("pyarrow")
-if "datasets" not in metadata.packages_distributions():  # tests have a module of this name
-    pytest.skip("datasets is not installed", allow_module_level=True)
+pytest.importorskip("datasets")
 pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 URLS = """import json
 import datasets
