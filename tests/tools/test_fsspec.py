@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
 import io
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import stored
@@ -502,10 +506,50 @@ def test_a_file_that_is_written_is_seekable(writer: WinkFileSystem) -> None:
         file.seek(1)
         file.write(b"ab")
         assert (file.tell(), file.size, file.truncate(4)) == (3, 5, 4)
+        assert (file.truncate(6), file.tell()) == (6, 3)
         assert not writer.exists("x")
-    assert writer.cat("x") == b"1ab4"
+    assert writer.cat("x") == b"1ab4\0\0"
     with pytest.raises(ValueError, match="closed"):
         file.write(b"")
+
+
+@pytest.mark.parametrize(
+    "mode, data", [("wb", b"half"), ("w", "half"), ("xb", b"half"), ("ab", b"+")]
+)
+@pytest.mark.parametrize("path", ["a.txt", "new"])
+def test_a_block_that_fails_stores_nothing(
+    writer: WinkFileSystem, path: str, mode: str, data: Any
+) -> None:
+    path = "new" if mode == "xb" else path
+    before = writer.find(""), writer.cat("a.txt")
+    with pytest.raises(RuntimeError, match="mine"), writer.open(path, mode) as file:
+        file.write(data)
+        raise RuntimeError("mine")
+    assert (writer.find(""), writer.cat("a.txt")) == before
+
+
+def test_a_file_whose_write_failed_is_not_stored(
+    writer: WinkFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a caller that goes on after the error, and closes the file."""
+    full = Mock(side_effect=OSError(errno.ENOSPC, "full"))
+    monkeypatch.setattr(tempfile.SpooledTemporaryFile, "write", full)
+    file = writer.open("new", "wb")
+    with pytest.raises(OSError, match="full"):
+        file.write(b"1")
+    with pytest.raises(OSError, match="a write to it has failed"):
+        file.close()
+    assert not writer.exists("new")
+
+
+@pytest.mark.parametrize("mode, data", [("wb", b"1"), ("w", "1")])
+def test_a_file_that_was_not_closed_is_stored(writer: WinkFileSystem, mode: str, data: Any) -> None:
+    """As a file of a disk is: fsspec's compressed files rely on it."""
+    writer.open("new", mode).write(data)
+    with writer.open("new.gz", mode, compression="gzip") as file:
+        file.write(data)
+    del file
+    assert writer.cat("new") == gzip.decompress(writer.cat("new.gz")) == b"1"
 
 
 def test_columns_are_written(tmp_path: Path) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable
+from typing import Any
 
 from fsspec.transaction import Transaction
 
 from winkfs.entry import BUFFER_BYTES, FileReader
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
+from winkfs.pythonic.files import FileWriter, Store, TextWriter
 
 # `fs` is a WinkFileSystem, whose module imports this one.
-SPOOLED_BYTES: Final = 8 << 20  # of a file that is written, up to which it is kept in memory
 
 
 class ReadFile(io.BufferedReader):
@@ -55,10 +51,10 @@ def _reopened(fs: Any, path: str, at: int) -> ReadFile:
     return found
 
 
-class WriteFile(io.BufferedIOBase):
-    """A file that is written. It is seekable; the store gets it, as a whole, when it is closed.
+class WriteFile(FileWriter):
+    """A file that is written. The store gets it, as a whole, when it is closed.
 
-    Memory: SPOOLED_BYTES; beyond that a temporary file.
+    One that is dropped without a close is stored, too: compressed files of fsspec close nothing.
     """
 
     def __init__(
@@ -66,82 +62,57 @@ class WriteFile(io.BufferedIOBase):
         fs: Any,
         path: str,
         mode: str,
-        keep: Callable[[WriteFile], None],
+        store: Store,
         begin: Iterable[bytes] = (),
         before: int = 0,
     ) -> None:
         """Begin with some content.
 
-        keep    takes the file when it is closed
+        store   called by `close`
         before  bytes before the first one that is written, which the store has already
         """
-        self.fs, self.path, self.mode, self._keep, self._before = fs, path, mode, keep, before
-        self.spool = tempfile.SpooledTemporaryFile(SPOOLED_BYTES)  # noqa: SIM115  # closed below
-        self.spool.writelines(begin)
-
-    @property
-    def name(self) -> str:
-        return self.path
-
-    def writable(self) -> bool:
-        return not self.closed
-
-    def seekable(self) -> bool:
-        return True
-
-    def write(self, data: ReadableBuffer) -> int:
-        """Add bytes, or change those that are there."""
-        self._check()
-        return self.spool.write(data)
+        super().__init__(path, mode, store, os.path.dirname(fs.reader.base) or ".")
+        self.fs, self.path, self._before = fs, path, before
+        try:
+            for data in begin:
+                self.write(data)
+        except BaseException:
+            self.discard()
+            raise
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self._check()
         if whence == os.SEEK_SET:
             offset -= self._before
             if offset < 0:
                 raise io.UnsupportedOperation(f"{self.path}: only what is added can be changed")
-        return self.spool.seek(offset, whence) + self._before
+        return super().seek(offset, whence) + self._before
 
     def tell(self) -> int:
-        self._check()
-        return self.spool.tell() + self._before
+        return super().tell() + self._before
 
     def truncate(self, size: int | None = None) -> int:
-        self._check()
         at = self.tell() if size is None else size
-        self.spool.truncate(max(at - self._before, 0))
-        return at
+        return super().truncate(max(at - self._before, 0)) + self._before
 
     @property
     def size(self) -> int:
         """Bytes so far, with those that the store has already."""
-        at = self.spool.tell()
-        try:
-            return self.spool.seek(0, os.SEEK_END) + self._before
-        finally:
-            self.spool.seek(at)
-
-    def _check(self) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-
-    def close(self) -> None:
-        """Put the file into the store. Idempotent. Raises OSError; the file is closed then, too."""
-        if self.closed:
-            return
-        try:
-            self._keep(self)
-        finally:
-            self.discard()
+        return self._end() + self._before
 
     def commit(self) -> None:
         """Close the file, at the end of its transaction."""
         self.close()
 
-    def discard(self) -> None:
-        """Close the file without putting it into the store. Idempotent."""
-        self.spool.close()
-        super().close()
+    def __del__(self) -> None:
+        if hasattr(self, "_spool"):  # its constructor has not raised
+            self.close()
+
+
+class WriteText(TextWriter):
+    """A `WriteFile` that takes text."""
+
+    def __del__(self) -> None:
+        self.close()
 
 
 class WinkTransaction(Transaction):  # type: ignore[misc]  # fsspec has no types

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import IO, Any, ClassVar, Final
 
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.implementations.chained import ChainedFileSystem
@@ -30,7 +30,7 @@ from winkfs.errors import (
     ReadOnly,
 )
 from winkfs.fsspec.changes import PIECE_BYTES, Changes
-from winkfs.fsspec.files import ReadFile, WinkTransaction, WriteFile
+from winkfs.fsspec.files import ReadFile, WinkTransaction, WriteFile, WriteText
 from winkfs.fsspec.listing import Info, clashing
 from winkfs.fsspec.opened import Opened, Turn, close_at_end, drop
 from winkfs.fsspec.target import Copied, find
@@ -39,6 +39,7 @@ from winkfs.reader import Reader
 from winkfs.registry import AsOf
 
 GIVEN: Final = ("columns", "mtime")  # options of a file that is written
+TEXT: Final = ("encoding", "errors", "newline")  # options of a text file
 
 
 class _Pinned(type(ChainedFileSystem)):  # type: ignore[misc]  # fsspec has no types
@@ -506,6 +507,25 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
 
     # --- open files ---
 
+    def open(
+        self,
+        path: str,
+        mode: str = "rb",
+        block_size: int | None = None,
+        cache_options: dict[str, Any] | None = None,
+        compression: str | None = None,
+        **options: Any,
+    ) -> Any:
+        """Open a file: r, w, x or a, with b for bytes.
+
+        What is written is stored when the file is closed, and not if its `with` block ends with an
+        exception.
+        """
+        if "b" in mode or "r" in mode or compression is not None:
+            return super().open(path, mode, block_size, cache_options, compression, **options)
+        text = {key: options.pop(key) for key in TEXT if key in options}
+        return WriteText(self.open(path, f"{mode.replace('t', '')}b", **options), **text)
+
     def _open(
         self,
         path: str,
@@ -533,7 +553,8 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
                 raise FileExists("exists already", path)
             changes.room(path)
         given = {key: options[key] for key in GIVEN if options.get(key) is not None}
-        return WriteFile(self, path, mode, partial(self._keep, exclusive=mode == "xb", **given))
+        put = partial(self._put, path, exclusive=mode == "xb", **given)
+        return WriteFile(self, path, mode, put)
 
     def _open_to_read(
         self,
@@ -557,24 +578,24 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
             raise IsDirectory("is a directory", path)
         if isinstance(changes.store, Container) and not changes.store.ao:
             before = changes.stat(path).size
-            return WriteFile(self, path, "ab", self._append, before=before)
-        keep = partial(self._keep, keep=changes.kept(path))
+            return WriteFile(self, path, "ab", partial(self._append, path), before=before)
+        put = partial(self._put, path, keep=changes.kept(path))
         old = changes.store.open_file(self._store.paths.listing.name(path))
-        return WriteFile(self, path, "ab", keep, iter(partial(old.read, PIECE_BYTES), b""))
+        return WriteFile(self, path, "ab", put, iter(partial(old.read, PIECE_BYTES), b""))
 
-    def _append(self, file: WriteFile) -> None:
-        """Add what was written to the end of its file."""
+    def _append(self, path: str, file: IO[bytes], _: int) -> None:
+        """Add what was written to the end of a file."""
         with self._changing() as changes:
-            file.spool.seek(0)
-            changes.append_from(file.path, file.spool)
+            changes.append_from(path, file)
 
-    def _keep(self, file: WriteFile, exclusive: bool = False, **given: Any) -> None:
+    def _put(
+        self, path: str, file: IO[bytes], _: int, exclusive: bool = False, **given: Any
+    ) -> None:
         """Put a file that was written."""
         with self._changing() as changes:
-            if exclusive and changes.there(file.path):
-                raise FileExists("exists already", file.path)
-            file.spool.seek(0)
-            changes.put_from(file.path, file.spool, **given)
+            if exclusive and changes.there(path):
+                raise FileExists("exists already", path)
+            changes.put_from(path, file, **given)
 
     # --- changes: each call is one sync or commit ---
 

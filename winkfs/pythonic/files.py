@@ -106,14 +106,19 @@ class FileWriter(io.BufferedIOBase):
         at = self._spool.tell()
         size = at if size is None else size
         self._spool.truncate(size)
-        if (end := self._end()) < size:  # one in memory does not grow
-            self._spool.write(bytes(size - end))
-        self._spool.seek(at)
+        if (short := size - self._end()) > 0:  # one in memory does not grow
+            self._spool.seek(0, io.SEEK_END)
+            self._spool.write(bytes(short))
+            self._spool.seek(at)
         return size
 
     def _end(self) -> int:
+        """Return how many bytes it has; the position stays."""
+        at = self._spool.tell()
         self._spool.seek(0, io.SEEK_END)
-        return self._spool.tell()
+        end = self._spool.tell()
+        self._spool.seek(at)
+        return end
 
     def read(self, size: int | None = -1) -> bytes:
         raise io.UnsupportedOperation("not open for reading")
