@@ -19,7 +19,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 3 ? 5 : n + 2)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker test-tools wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-pipeline demo-queue test test-all test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker test-tools wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -36,6 +36,9 @@ demo-queue: system-run $(VENV)/.ready-run ## crawlers, ring buffers, a queue, a 
 test: $(VENV)/.ready-test ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
 	@$(MAKE) --no-print-directory -j2 lint $(CLASSES) collect
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 $(PYTEST)
+
+test-all: $(VENV)/.ready-test ## the tests with all their cases: those that `make test` leaves out, too; half an hour
+	@$(MAKE) --no-print-directory test PYTEST='--all $(PYTEST)'
 
 test-fast: $(VENV)/.ready-test ## formats, containers, data sets: no mount, no JVM
 	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 --hypothesis-profile=fast -m "not mount and not spark and not slow" $(PYTEST)
@@ -70,7 +73,7 @@ soak: lint ## 20 minutes of random work on mounts (SOAK='--seed 7 --operations 1
 	$(BIN)/python -m pytest --soak -m soak --durations=0 $(SOAK)
 
 test-tools: $(VENV)/.ready-tools ## docs/tools.md and tests/tools, with Ray and PyTorch too: these are gigabytes
-	$(BIN)/python -m pytest -n 2 --durations=10 tests/tools tests/test_docs_blocks.py -k tool $(PYTEST)
+	$(BIN)/python -m pytest -n 2 --all --durations=10 tests/tools tests/test_docs_blocks.py -k tool $(PYTEST)
 
 test-broker: $(VENV)/.ready-test ## trials on folders of a RabbitMQ that is started on 127.0.0.1, in 5 minutes
 	@scripts/system-packages broker

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
+import zlib
 from importlib import metadata
 from pathlib import Path
 
@@ -48,6 +49,26 @@ def mark(items: list[pytest.Item]) -> None:
             item.add_marker(OF_FIXTURES[fixture])
         for what in LEAKS if leaks and item.get_closest_marker("spark") else ():
             item.add_marker(pytest.mark.filterwarnings(what))
+
+
+def divide(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Divide tests into those of the suite and those that only `--all` takes: the ones marked
+    `long`, and cases of a test marked `few` of whose parameters each has its value in another case.
+    """
+    few: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") and hasattr(item, "callspec"):
+            few.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left = {item for item in items if item.get_closest_marker("long")}
+    for cases in few.values():
+        seen: set[tuple[str, str]] = set()
+        for item in sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode())):
+            values = {(name, repr(value)) for name, value in item.callspec.params.items()}  # type: ignore[attr-defined]
+            if values <= seen:
+                left.add(item)
+            elif item not in left:
+                seen |= values
+    return [item for item in items if item not in left], [item for item in items if item in left]
 
 
 def _leaks_sockets() -> bool:

@@ -112,6 +112,7 @@ def test_no_content_is_read_where_none_is_asked_for(base: Path) -> None:
         assert bytes_read(calls, ".data") < 100_000 < sum(r["size"] for r in RECORDS)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["disk", "name"])
 @pytest.mark.parametrize(

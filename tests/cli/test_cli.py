@@ -262,6 +262,7 @@ def wait_until_read(pipe: IO[bytes]) -> None:
     time.sleep(0.1)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     ("number", "line"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")]
 )

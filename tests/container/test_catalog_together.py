@@ -107,7 +107,7 @@ def test_rows_are_cut_and_joined(parts: list[bytes], width: int) -> None:
     assert rows.tobytes() == b"".join(part.ljust(width, b"\0") for part in parts)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_bytes_that_are_no_blocks_are_refused(data: st.DataObject) -> None:
     names = sorted({b"%d" % (i * 37 % 1000) for i in range(40)})
@@ -171,6 +171,7 @@ def chance() -> random.Random:
     return random.Random(7)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("small", [1, 3, 64], indirect=True)
 @pytest.mark.parametrize("odd", [0, 3])

@@ -82,6 +82,7 @@ def random_life(c: winkfs.Container, rng: random.Random, times: range) -> None:
             c.sync()
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("ao", [False, True])

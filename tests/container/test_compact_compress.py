@@ -31,6 +31,7 @@ zstandard = pytest.importorskip("zstandard")
 # --- the same files ---
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("wanted", ["zstd:3", "none"])
 @pytest.mark.parametrize("was", [None, "zstd"])

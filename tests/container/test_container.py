@@ -256,6 +256,7 @@ NAMING = PUTS | {
 }
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["", b"", "nul\0inside", b"\0", "\ud800"])
 @pytest.mark.parametrize("way", NAMING)
@@ -346,6 +347,7 @@ def test_an_error_is_one_line_whatever_the_name(name: str, c: Container) -> None
 # --- put ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("way", PUTS)
 @pytest.mark.parametrize("data", [b"", b"x", bytes(1 << 20), b"ab" * 1_700_000])
@@ -412,6 +414,7 @@ def test_exclusive_put_keeps_what_is_there(kept: Container) -> None:
     kept.put("a", b"kept", exclusive=True)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["put", "put_rows", "put_file"])
 @pytest.mark.parametrize(
@@ -528,6 +531,7 @@ def test_put_many_keeps_what_came_before_the_generator_raised(before: int, base:
     assert_sound(base, model | {b"old": b"old", b"later": b"later"})
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", [("", b"x"), ("n", "text"), ("n" * 70_000, b"x"), ("n",), None])
 @pytest.mark.parametrize("before", [1, 500])

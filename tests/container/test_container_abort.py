@@ -55,6 +55,7 @@ def holds(base: Path, model: dict[bytes, bytes]) -> None:
         assert (contents(c), c.problems) == (model, [])
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("variant", ["plain", "classic", "ao"])

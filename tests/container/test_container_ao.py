@@ -61,6 +61,7 @@ REFUSED: dict[str, Callable[[Container], object]] = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", REFUSED)
 def test_append_only_names_the_reason_of_a_refusal(verb: str, c: Container, base: Path) -> None:
@@ -263,6 +264,7 @@ def test_replaced_files_move_to_the_end(c: Container, base: Path) -> None:
     holds(c, base, {b"a": b"4", b"b": b"5"})
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("timemp", [7, 3600])
 @pytest.mark.parametrize("dropped", [[], [".time"], [".idx", ".time"], [".idx"]])

@@ -107,7 +107,7 @@ def test_wrong_arguments_raise_one_error_and_lose_nothing(
     handle = begin(make, tmp_path / "c")
     handle.put("f", b"content")
 
-    @settings(max_examples=200, deadline=None, derandomize=True, database=None,
+    @settings(max_examples=80, deadline=None, derandomize=True, database=None,
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(st.data())
     def calls(data: st.DataObject) -> None:

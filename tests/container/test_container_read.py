@@ -135,6 +135,7 @@ def test_files_with_attributes_are_read_the_short_way(base: Path) -> None:
         assert [value for value in found if value] == [data for data in ATTRIBUTED.values() if data]
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_way")
 def test_a_flipped_bit_of_a_file_with_attributes_is_found(base: Path) -> None:
@@ -419,6 +420,7 @@ def test_scan_by_prefix(prefix: str | bytes, found: int, c: Container) -> None:
     assert len(list(c.scan(prefix=prefix))) == found
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["plain", "classic", "ao", "classic ao"])
 def test_scan_from_since_on_and_before_until(variant: str, base: Path) -> None:

@@ -228,6 +228,7 @@ CHANGES: dict[str, tuple[Callable[[Container], object], Callable[[bytes], Model]
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("verb", CHANGES)
 @pytest.mark.parametrize("variant", [{}, {"classic": True}], ids=["plain", "classic"])
 def test_a_change_on_a_full_disk(

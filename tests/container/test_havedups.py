@@ -173,6 +173,7 @@ def killed_while_marking(base: Path, marked: int) -> None:
     winkfs.open(base, "a").delete("n0")
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("marked", [0, 1])
 @pytest.mark.parametrize("life", LIVES)

@@ -99,6 +99,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("how", ["replayed", "rebuilt", "classic"], indirect=True)
 def test_an_interrupted_verb_leaves_all_in_order(how: str, verb: str, base: Path) -> None:
@@ -221,6 +222,7 @@ def test_recovery_reads_only_what_follows_the_index(
     assert_sound(base, files)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("synced", [True, False], ids=["synced", "not synced"])
 @pytest.mark.parametrize("old", ["00007", "new"])
 def test_a_name_that_half_a_rename_left_is_in_no_catalog(

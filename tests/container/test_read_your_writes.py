@@ -32,6 +32,7 @@ def fold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     shrink(monkeypatch, "the index", fold=request.param)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new indexes", "in memory"], indirect=True)
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
@@ -121,6 +122,7 @@ def after(change: str, before: bytes) -> bytes | None:
     return before if new == b"" else new
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "fold"),

@@ -105,6 +105,7 @@ def test_salvage_without_superblocks(variant: str, how: str, tmp_path: Path, bas
     assert files_of(tmp_path / "out") == files
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("damage", ["hole", "garbage", "cut", "more"])
 def test_salvage_gets_what_is_intact(
     variant: Options, damage: str, tmp_path: Path, base: Path
@@ -206,6 +207,7 @@ def damage(base: Path, what: str) -> set[str]:
     return set()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("variant", ["plain", "ao"])
 @pytest.mark.parametrize("what", DAMAGES)
 def test_repair_makes_it_sound(variant: str, what: str, base: Path) -> None:

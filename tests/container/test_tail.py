@@ -586,6 +586,7 @@ def test_a_full_disk_leaves_the_catalog_as_it_was_and_all_files(
     check_catalog(base, {*model, *(b"y%d" % i for i in range(9))})
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("nth", [1, 3])

@@ -390,6 +390,7 @@ def test_split_is_the_inverse_of_pack() -> None:
 # --- blocks ---
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("nulls", ["no", "some", "all"])
@@ -459,6 +460,7 @@ def test_a_cast_that_does_not_fit_is_null() -> None:
     assert Column.of("int64", [b"5", None]).cast("float64").texts() == [b"5.0", None]
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distinct", [2, 40])

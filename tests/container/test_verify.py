@@ -301,6 +301,7 @@ def places_in(tree: Tree, seed: int, count: int) -> list[tuple[int, int]]:
     return found
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_flipped_byte_never_gives_wrong_bytes(

@@ -53,6 +53,7 @@ def commit(root: Path, seen: int, words: str) -> None:
     )
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("theirs", "ours", "refused"),

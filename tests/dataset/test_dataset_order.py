@@ -74,6 +74,7 @@ def test_names_of_several_shards_are_sorted(
     view.close()
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("few", [0, 1 << 10])
 @pytest.mark.parametrize("number", range(8))
@@ -131,6 +132,7 @@ def test_clash_with_what_came_is_counted(
     view.close()
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("open_at_once", [100, 1])

@@ -94,6 +94,7 @@ def runs(base: Path) -> int:
         return len(file.runs)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("fill", FILLS)

@@ -176,7 +176,7 @@ def test_a_file_that_shrinks_while_it_is_open_is_a_corrupt_error(
 
 @pytest.mark.slow
 @each_form
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(bit=st.integers(0, 8 * START - 1), sbcksum=st.booleans())
 def test_a_flipped_superblock_bit_is_reported_or_harmless(
     form: Form, bit: int, sbcksum: bool

@@ -178,6 +178,7 @@ TestMachine.settings = settings(
 )  # fmt: skip
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("cellsz", CELL_SIZES)

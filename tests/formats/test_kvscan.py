@@ -188,6 +188,7 @@ def huge(request, tmp_path):
         yield storage, code, size
 
 
+@pytest.mark.few
 @pytest.mark.slow
 def test_an_entry_larger_than_64_mib_is_handed_out_by_its_head(huge):
     storage, code, size = huge
@@ -263,6 +264,7 @@ def sample(code: Layout, seed: int = 1) -> tuple[MemoryStorage, list[tuple]]:
     return file_of(code, rows)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("code", LAYOUTS, ids=range(len(LAYOUTS)))
 def test_every_truncation_gives_whole_entries_and_then_an_error(small, code):
@@ -300,6 +302,7 @@ def test_a_file_that_shrinks_under_a_large_entry_is_damage(small):
         read_all(storage, STANDARD, stop=stop)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("code", LAYOUTS, ids=range(len(LAYOUTS)))
 def test_every_flipped_byte_is_an_error_or_gives_other_entries(small, code, every):
@@ -318,7 +321,7 @@ def test_every_flipped_byte_is_an_error_or_gives_other_entries(small, code, ever
                 assert sum(a != b for a, b in zip(found, expected, strict=True)) == 1
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(LAYOUTS),
     st.binary(max_size=1500),

@@ -191,7 +191,7 @@ def test_every_truncation_is_a_format_error():
     refuses(decode, (GOOD[:length] for length in range(len(GOOD))), FormatError)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.binary(max_size=300), st.integers(0, 2**32))
 def test_random_bytes_are_a_format_error_or_a_writable_block(noise, seed):
     rng = random.Random(seed)

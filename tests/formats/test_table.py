@@ -109,7 +109,8 @@ def bucket(request, monkeypatch):
     shrink(monkeypatch, "a table", bucket=request.param, segment=3 * request.param)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.few
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_table_built_at_once_is_the_one_filled_key_by_key(bucket, data):
     n = data.draw(st.integers(0, 60))

@@ -114,6 +114,7 @@ def singly(source: ContainerSource, id: int, change: Amendment, now: int) -> Att
     return source.stat(id)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("make", [new, settled, orphan, directory])

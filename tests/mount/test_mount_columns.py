@@ -109,6 +109,7 @@ COPIES: dict[str, Callable[[Path, Path], None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("how", COPIES)
 @pytest.mark.parametrize("declared", [False, True])
 def test_copies_onto_another_mount_have_equal_values(how: str, declared: bool, base: Path) -> None:

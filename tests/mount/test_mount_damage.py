@@ -168,6 +168,7 @@ def test_a_damaged_inode_is_listed_and_costs_no_other_file(
             (there / "d3/f013").read_bytes()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("options", [(), ("--ro",)])
 @pytest.mark.parametrize("at", [1, 2, 3, 6, 10, 11])
@@ -222,6 +223,7 @@ def dataset(root: Path) -> list[Path]:
     return sorted(path.with_suffix("") for path in root.rglob("*.data"))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("catalog", [True, False])
 @pytest.mark.parametrize("options", [(), ("--follow",), ("-o", "timedir")])
 def test_a_mount_of_a_data_set_maps_no_file(

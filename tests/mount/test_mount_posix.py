@@ -181,6 +181,7 @@ def test_a_directory_removed_while_open_leaves_others_alone(base: str) -> None:
         assert os.listdir(there / "x") == ["kept"]
 
 
+@pytest.mark.few
 @pytest.mark.mount
 @pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6700, 0o2644])
 @pytest.mark.parametrize(

@@ -283,6 +283,7 @@ print(len(open(sys.argv[1], "rb", buffering=0).read()))
 """
 
 
+@pytest.mark.few
 @not_by_libfuse("keeps who waits for a read until it is done")
 @pytest.mark.parametrize(
     "options",

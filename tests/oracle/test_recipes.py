@@ -92,6 +92,7 @@ def test_unpacked_to_the_byte(name: str, base: Path, files: Files, tmp_path: Pat
     assert found == wanted
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dropped", [(".idx",), (".time",), (".idx", ".time", ".cat")])
 @pytest.mark.parametrize("name", RECIPES)
 def test_read_without_its_derived_files(

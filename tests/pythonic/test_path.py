@@ -89,6 +89,7 @@ def test_the_path_itself_is_as_that_of_pathlib(name: str, store: Any) -> None:
     assert ours != theirs and ours != name
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PATHS)
 def test_what_is_there_is_as_on_the_disk(name: str, store: Any, disk: Path) -> None:
@@ -125,6 +126,7 @@ PATTERNS = [
 ]  # fmt: skip
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_glob_finds_what_pathlib_finds(pattern: str, store: Any, disk: Path) -> None:

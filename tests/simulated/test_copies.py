@@ -16,7 +16,7 @@ LIVES = {
     "zstd": (1, 20),
     "mount": (1, 20),
 }
-COPIES = 24
+COPIES = 16
 
 
 @pytest.mark.soak

@@ -17,6 +17,7 @@ STATES = {"plain": 90, "chains": 60, "ao": 60, "data set": 45, "digest set": 60,
 SOAK = 3750  # 20,000 states of all kinds
 
 
+@pytest.mark.few
 @pytest.mark.soak
 @pytest.mark.parametrize("derived", [True, False], ids=["whole", "without derived files"])
 @pytest.mark.parametrize("kind", STATES)

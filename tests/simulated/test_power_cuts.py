@@ -31,21 +31,21 @@ pytestmark = pytest.mark.slow
 # data were not synced: see mutants.py.
 IMAGES = {
     "plain": (440, 22_000),
-    "ao": (90, 22_000),
-    "classic": (80, 20_000),
-    "plain md5": (40, 10_000),
-    "columns": (30, 20_000),
-    "zstd": (30, 20_000),
-    "interrupts": (40, 20_000),
-    "mount": (50, 20_000),
-    "full": (40, 10_000),
-    "full ao": (30, 10_000),
-    "full classic": (30, 10_000),
-    "steps": (120, 10_000),
-    "large": (30, 10_000),
+    "ao": (60, 22_000),
+    "classic": (50, 20_000),
+    "plain md5": (25, 10_000),
+    "columns": (20, 20_000),
+    "zstd": (20, 20_000),
+    "interrupts": (25, 20_000),
+    "mount": (30, 20_000),
+    "full": (25, 10_000),
+    "full ao": (20, 10_000),
+    "full classic": (20, 10_000),
+    "steps": (60, 10_000),
+    "large": (20, 10_000),
     "large ao": (20, 10_000),
     "large classic": (20, 10_000),
-    "data set": (35, 8_000),
+    "data set": (20, 8_000),
     "data set zstd": (12, 4_000),
     "data set columns": (10, 4_000),
 }
@@ -68,6 +68,7 @@ def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: boo
     Life.lives(kind, seed, IMAGES[kind][soak])
 
 
+@pytest.mark.few
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("small", "kind", "images"),

@@ -73,6 +73,7 @@ def clean(root: Path, jobs: int) -> None:
     assert winkfs.verify(root).problems == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("options", [{}, {"splitBytes": "500k"}, {"prefix": "d3/"}])
 def test_a_container_is_read_as_python_reads_it(
     spark_on: Spark, corpus: Path, options: dict[str, str]

@@ -80,6 +80,7 @@ def test_many_small_tasks_find_each_file_once(kinds: Kinds, kind: str) -> None:
     assert as_files(found) == documents(kinds[kind])
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", ["path", "mtime"])
 def test_orders_hold_over_all_tasks(kinds: Kinds, kind: str, order: str) -> None:
@@ -140,6 +141,7 @@ SELECTIONS: dict[str, tuple[dict[str, Any], Callable[[bytes, Any], bool]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", SELECTIONS)
 def test_a_selection_is_what_a_loop_would_choose(kinds: Kinds, kind: str, what: str) -> None:
@@ -368,6 +370,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("tasks", [1, 5])
 @pytest.mark.parametrize("few", [0, 64])

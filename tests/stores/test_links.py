@@ -188,6 +188,7 @@ def plant(store: Path, name: str, what: str, elsewhere: Path) -> None:
         place.symlink_to(elsewhere / "nothing there")
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["link", "dangling", "fifo"])
 @pytest.mark.parametrize(("kind", "verb"), [(k, v) for k, verbs in VERBS.items() for v in verbs])

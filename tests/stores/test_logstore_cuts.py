@@ -210,6 +210,7 @@ def test_a_lost_old_or_damaged_saved_table_changes_nothing() -> None:
         shows(image, wanted)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "call", ["create", "directory sync", "rename", "sync", "truncate", "write"]
 )

@@ -20,7 +20,7 @@ pytest.importorskip("fsspec")
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests import abstract
 
-pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
+pytestmark = [pytest.mark.in_memory, pytest.mark.slow, pytest.mark.few]
 MAKE: dict[str, Callable[[Path], Any]] = {
     "container": winkfs.create,
     "data set": winkfs.dataset.create,
@@ -73,7 +73,7 @@ class InDataSet(InContainer):
 
 
 class WithCommits(InContainer):
-    """A folder of a data set, in which each call is a commit."""
+    """A folder of a data set, in which each call is a commit. `make test-tools` has it."""
 
     kind = "data set"
 
@@ -83,4 +83,4 @@ for place in (InContainer, AtRoot, InDataSet, WithCommits):
         name = f"Test{suite}{place.__name__}"
         tests = getattr(abstract, f"Abstract{suite}Tests")
         made = type(name, (tests, place), {"__module__": __name__})
-        globals()[name] = pytest.mark.slow(made) if place is WithCommits else made
+        globals()[name] = pytest.mark.long(made) if place is WithCommits else made
