@@ -3,6 +3,7 @@
 Test code only. It shares nothing with the product packages: slow, obvious, a second opinion.
 """
 
+import functools
 import hashlib
 import struct
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import mmh3
 import xxhash
 
 MAGIC = b"#!WINKME"
+INT64 = struct.Struct(">q")
 KVSEQ, HINDEX, PERM = 0x10, 0x20, 0x30
 LOW63 = (1 << 63) - 1
 LOW64 = (1 << 64) - 1
@@ -39,7 +41,7 @@ def equal(rule: str, where: str, expected: object, found: object) -> None:
 
 
 def int64(data: bytes, offset: int) -> int:
-    return int(struct.unpack(">q", data[offset : offset + 8])[0])
+    return int(INT64.unpack_from(data, offset)[0])
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Superblock:
     def sbsize(self) -> int:
         return self.variables["SBSIZE"]
 
-    @property
+    @functools.cached_property
     def filesize(self) -> int:
         return self.get("FILESIZE", len(self.raw))
 
@@ -210,9 +212,9 @@ def read_entry(sb: Superblock, pos: int) -> Entry:
 
 def take(sb: Superblock, pos: int, size: int, what: str) -> bytes:
     """`size` bytes at `pos`, which must all lie before FILESIZE."""
-    where = f"{sb.label} byte {pos}, {what}"
-    good = pos + size <= sb.filesize
-    expect(good, "FILESIZE", where, f"an entry that ends by {sb.filesize}", pos + size)
+    if pos + size > sb.filesize:
+        where = f"{sb.label} byte {pos}, {what}"
+        raise OracleError("FILESIZE", where, f"an entry that ends by {sb.filesize}", pos + size)
     return sb.raw[pos : pos + size]
 
 

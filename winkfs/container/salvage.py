@@ -41,6 +41,7 @@ LOST: Final = "lost+found"
 SEARCH_WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
 LONGEST_KEY: Final = 4096  # bytes of a key that is searched for
+LOWEST_BYTES: Final = np.arange(1, LONGEST_KEY + 1).astype(np.uint8)  # of its length
 MAGIC: Final = b"\x28\xb5\x2f\xfd"  # of a zstd frame
 SAMPLE_ENTRIES: Final = 1000  # decoded to rate a guess
 SEARCH_BYTES: Final = 64 << 20  # in which an intact entry is searched, to test a guess
@@ -394,6 +395,15 @@ def _find_inodes(store: Store) -> bool:
     return bool(new)
 
 
+def _lengths_before(data: bytes, end: int) -> list[int]:
+    """Return the lengths, ascending, whose lowest byte is in front of a key of that length which
+    ends at an offset: of 256 lengths one."""
+    most = min(end - len(INODE), LONGEST_KEY)
+    before = np.frombuffer(data, np.uint8, most, end - 1 - most)[::-1]
+    found: list[int] = (np.flatnonzero(before == LOWEST_BYTES[:most]) + 1).tolist()
+    return [length for length in found if length > len(INODE)]
+
+
 def _inodes_in(
     storage: Storage, layout: Layout, settings: Settings, start: int, stop: int
 ) -> Iterator[tuple[int, bytes, bool]]:
@@ -403,8 +413,7 @@ def _inodes_in(
         data = storage.read(at, min(SEARCH_WINDOW + OVERLAP, stop - at))
         hit = data.find(INODE)
         while 0 <= hit < SEARCH_WINDOW:
-            longest = min(hit, LONGEST_KEY)
-            for length in range(len(INODE) + 1, longest + 1):  # of the key ending here
+            for length in _lengths_before(data, hit + len(INODE)):
                 begin = hit + len(INODE) - length - prefix
                 if begin < 0 or int.from_bytes(data[begin : begin + prefix], "big") != length:
                     continue
