@@ -50,7 +50,9 @@ def kept_signals() -> Iterator[None]:
 @click.argument("args", nargs=-1)
 def program(args: tuple[str, ...]) -> None:
     with kept_signals():
-        raise SystemExit(main(args))
+        status = main(args)
+    sys.stderr.flush()  # click 8.1.0 takes what has been flushed
+    raise SystemExit(status)
 
 
 def invoke(*args: object, stdin: bytes | None = None) -> Result:

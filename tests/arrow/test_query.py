@@ -113,6 +113,7 @@ def test_what_is_wrong(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     stored.flip_text(f"{base}.data", b"77777777")
     done = invoke("query", base, "select max(content) from files")
     assert done.exit_code == 1 and done.stderr.count("\n") == 1 and "checksum" in done.stderr
+    assert "Traceback" not in done.stderr
     assert invoke("query", base, "select max(size) from files").exit_code == 0
     monkeypatch.setitem(sys.modules, "duckdb", None)
     done = invoke("query", base, BY_LANG)

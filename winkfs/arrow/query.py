@@ -149,5 +149,5 @@ class _Files:
 
 
 def _line(error: Exception) -> str:
-    """Return the first line of a message of DuckDB."""
-    return str(error).strip().splitlines()[0]
+    """Return the first line of a message of DuckDB, without the traceback that pyarrow adds."""
+    return str(error).strip().splitlines()[0].partition(" Detail: Python exception")[0]
