@@ -53,7 +53,8 @@ def mark(items: list[pytest.Item]) -> None:
 
 def divide(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
     """Divide tests into those of the suite and those that only `--all` takes: the ones marked
-    `long`, and cases of a test marked `few` of whose parameters each has its value in another case.
+    `long`, and the cases of a test marked `few` beyond its number; without a number, the cases of
+    whose parameters each has its value in another one.
     """
     few: dict[str, list[pytest.Item]] = {}
     for item in items:
@@ -61,14 +62,23 @@ def divide(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Ite
             few.setdefault(item.nodeid.partition("[")[0], []).append(item)
     left = {item for item in items if item.get_closest_marker("long")}
     for cases in few.values():
-        seen: set[tuple[str, str]] = set()
-        for item in sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode())):
-            values = {(name, repr(value)) for name, value in item.callspec.params.items()}  # type: ignore[attr-defined]
-            if values <= seen:
-                left.add(item)
-            elif item not in left:
-                seen |= values
+        chosen, others = _each_value_once(cases)
+        mark = cases[0].get_closest_marker("few")
+        most = mark.args[0] if mark and mark.args else len(chosen)
+        left.update([*chosen, *others][most:])
     return [item for item in items if item not in left], [item for item in items if item in left]
+
+
+def _each_value_once(cases: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Choose cases until each value of each parameter occurs -> them, and the others."""
+    seen: set[tuple[str, str]] = set()
+    chosen, others = [], []
+    for item in sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode())):
+        params = item.callspec.params  # type: ignore[attr-defined]
+        values = {(name, repr(value)) for name, value in params.items()}
+        (others if values <= seen else chosen).append(item)
+        seen |= values
+    return chosen, others
 
 
 def _leaks_sockets() -> bool:

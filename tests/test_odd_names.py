@@ -144,7 +144,7 @@ def test_unpack_makes_each_once(store: Path, tmp_path: Path) -> None:
     assert found_in(tmp_path / "out") == EXPECTED
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.mount
 @pytest.mark.parametrize("options", [(), ("--ro",), ("--ro", "--follow"), ("--binding", "fusepy")])
 def test_a_mount_shows_each_once(store: Path, options: tuple[str, ...]) -> None:

@@ -165,6 +165,7 @@ def on_disk(keep: int, act: Callable[[str], object]) -> tuple[SimulatedDisk, Fil
     return disk, before, stored.files(base)
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", [0, 2])
 @pytest.mark.parametrize("act", [str, compact], ids=["new", "compacted"])

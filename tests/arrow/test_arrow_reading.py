@@ -249,6 +249,7 @@ def test_parts_are_all_files_once(opened: winkfs.Reader) -> None:
     ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 def test_a_part_in_another_process(path: Path) -> None:
     with winkfs.open(path) as opened:

@@ -193,7 +193,7 @@ def processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     shrink(monkeypatch, "pack", parallel=0 if request.param else 1 << 60)
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.usefixtures("processes")
 @pytest.mark.parametrize(
     ("shards", "processes"),

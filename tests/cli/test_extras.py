@@ -31,6 +31,7 @@ def run(code: str, *packages: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "packages"),

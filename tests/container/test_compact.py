@@ -224,6 +224,7 @@ def test_full_disk_leaves_the_old_one(base: Path, kind: str) -> None:
     assert state(base) == before
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("ways", [[None], ["zstd", "none"]], ids=["plain", "zstd"])
 def test_kill_at_any_moment_is_harmless(base: Path, ways: list[str | None]) -> None:

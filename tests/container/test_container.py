@@ -670,6 +670,7 @@ def test_put_rows_with_all_their_metadata(base: Path) -> None:
 # --- what is left behind ------------------------------------------------------------------------
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_no_file_handle_is_left(variant: str, base: Path) -> None:

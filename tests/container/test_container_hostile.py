@@ -26,6 +26,7 @@ from winkfs.results.digestshard import DigestShardWriter
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["superblocks", "inodes"])
 def test_numbers_that_make_no_sense_under_right_checksums(kind: str, seed: int, soak: bool) -> None:
     count = {"superblocks": 25, "inodes": 12}[kind] * (100 if soak else 1)

@@ -317,6 +317,7 @@ def test_a_reader_beside_a_busy_writer_never_fails(base: Path) -> None:
 # --- threads ------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("classic", [False, True])
 def test_threads_share_a_writing_handle(classic: bool, base: Path) -> None:
     make(base, {f"{me}/{i}": b"old" for me in range(4) for i in range(OWN)}, classic=classic)

@@ -135,7 +135,7 @@ def assert_recovers(base: Path) -> Model:
     return found
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("program", "variant"),
     [
@@ -162,7 +162,7 @@ def test_a_kill_loses_nothing_synced(program: str, variant: str, base: Path) -> 
         before = found
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
 @pytest.mark.parametrize("index", ["of before", "none"])
 def test_kill_between_two_delflags(
@@ -313,7 +313,7 @@ def damages() -> dict[str, Callable[[Path, Path, str], None]]:
     }
 
 
-@pytest.mark.few
+@pytest.mark.few(10)
 @pytest.mark.parametrize("damage", damages())
 def test_a_derived_file_that_is(damage: str, c: Path, made: Path) -> None:
     for suffix in suffixes(c):
@@ -328,6 +328,7 @@ def test_a_derived_file_that_is(damage: str, c: Path, made: Path) -> None:
         path_of(c, suffix).rmdir()
 
 
+@pytest.mark.few(2)
 def test_both_derived_files_from_other_moments(c: Path, made: Path) -> None:
     for index in ("old", "other", "c"):
         for times in ("old", "other", "c"):

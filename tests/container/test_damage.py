@@ -69,6 +69,7 @@ def remains(c: Container, truth: Files) -> tuple[set[str], list[str]]:
     return read, reported
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("indexed", [True, False])
 def test_each_damaged_length_costs_one_file(

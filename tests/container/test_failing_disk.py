@@ -459,6 +459,7 @@ def assert_goes_on(
 # --- a recovery ---
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.in_memory
 @pytest.mark.parametrize("name", ["unclean", "unclean_flags_unset", "unclean_append_only"])

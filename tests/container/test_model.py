@@ -31,7 +31,7 @@ from winkfs.names import FILES
 pytestmark = pytest.mark.slow
 
 CTIME = b"system.winkfs.ctime"  # where it is another time than the mtime
-EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "5"))
 STARTS = (
     "plain",
     "chains",

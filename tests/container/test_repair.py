@@ -207,7 +207,7 @@ def damage(base: Path, what: str) -> set[str]:
     return set()
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("variant", ["plain", "ao"])
 @pytest.mark.parametrize("what", DAMAGES)
 def test_repair_makes_it_sound(variant: str, what: str, base: Path) -> None:
@@ -255,6 +255,7 @@ BROKEN: dict[str, tuple[str, ...]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.in_memory
 @pytest.mark.parametrize("what", BROKEN)
 def test_no_zeros_are_content_after_a_repair_that_was_killed(
@@ -544,6 +545,7 @@ def shown(base: Path) -> tuple[bool, dict[str, Any]]:
         return c.ao, {n: (c.read(n), c.stat(n).mtime_ns, c.getcolumns(n)) for n in c.names()}
 
 
+@pytest.mark.few(2)
 @pytest.mark.in_memory
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_bit_of_both_superblocks_costs_nothing(

@@ -64,7 +64,7 @@ def check(c: Container, model: Model) -> None:
                     ask(name)
 
 
-@pytest.mark.few
+@pytest.mark.few(10)
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_way")
 @pytest.mark.parametrize("name", SCENARIOS)

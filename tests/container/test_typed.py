@@ -460,7 +460,7 @@ def test_a_cast_that_does_not_fit_is_null() -> None:
     assert Column.of("int64", [b"5", None]).cast("float64").texts() == [b"5.0", None]
 
 
-@pytest.mark.few
+@pytest.mark.few(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("distinct", [2, 40])

@@ -163,6 +163,7 @@ def test_a_derived_file_that_is_not_believed_is_no_damage(
     assert_sound(base, model)
 
 
+@pytest.mark.few(40)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_never_ends_in_another_error(

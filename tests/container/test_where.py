@@ -283,6 +283,7 @@ def zone_of(blocks: list[Column]) -> Zone:
     return Zone(blocks[0].kind, rows, *table.T)
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_block_with_a_file_that_is_meant_is_left_out(seed: int) -> None:

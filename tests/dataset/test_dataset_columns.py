@@ -184,7 +184,7 @@ def test_of_other_types_the_last_counts(root: str, monkeypatch: pytest.MonkeyPat
         rebalance(root, shards=1)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("how", ["compact", "one shard", "five shards"])

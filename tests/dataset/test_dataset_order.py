@@ -74,7 +74,7 @@ def test_names_of_several_shards_are_sorted(
     view.close()
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("few", [0, 1 << 10])
 @pytest.mark.parametrize("number", range(8))

@@ -198,6 +198,7 @@ sys.exit(main(["dataset", "compact", sys.argv[1]]))
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signal_in_a_compaction_leaves_the_data_set_as_it_was(root: str, number: int) -> None:

@@ -174,6 +174,7 @@ def test_a_file_that_shrinks_while_it_is_open_is_a_corrupt_error(
         read(found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @each_form
 @settings(max_examples=100, deadline=None)

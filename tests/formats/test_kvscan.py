@@ -302,7 +302,7 @@ def test_a_file_that_shrinks_under_a_large_entry_is_damage(small):
         read_all(storage, STANDARD, stop=stop)
 
 
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("code", LAYOUTS, ids=range(len(LAYOUTS)))
 def test_every_flipped_byte_is_an_error_or_gives_other_entries(small, code, every):

@@ -109,7 +109,7 @@ def bucket(request, monkeypatch):
     shrink(monkeypatch, "a table", bucket=request.param, segment=3 * request.param)
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_table_built_at_once_is_the_one_filled_key_by_key(bucket, data):

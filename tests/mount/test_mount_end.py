@@ -135,6 +135,7 @@ def test_forced_unmount_of_a_server_that_answers_syncs(base: str, there: Path) -
     assert read(base, "new", mode="a") == b"kept"
 
 
+@pytest.mark.long
 @pytest.mark.mount
 def test_mounts_and_unmounts_leave_nothing_behind(
     there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -80,6 +80,7 @@ def differing(there: Path, kept: dict[str, bytes]) -> list[str]:
     return lost
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ao", [False, True])
 def test_full_disk_refuses_writers_and_loses_nothing_it_took(
     base: str, ballast: Path, seed: int, ao: bool
@@ -108,6 +109,7 @@ def fill_up(ballast: Path) -> None:
             file.write(bytes(4096))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ao", [False, True])
 def test_what_was_taken_is_kept_when_a_stranger_fills_the_disk(
     base: str, ballast: Path, ao: bool

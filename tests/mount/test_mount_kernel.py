@@ -389,6 +389,7 @@ def test_sqlite(place: Path, journal: str) -> None:
     assert [path.name for path in place.iterdir()] == ["db"]
 
 
+@pytest.mark.few(1)
 def test_listing_while_names_go(place: Path) -> None:
     for i in range(3000):
         (place / f"name-{i:05}").touch()

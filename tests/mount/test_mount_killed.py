@@ -53,6 +53,7 @@ def contents(top: Path) -> Known:
     return {path.name: path.read_bytes() for path in top.iterdir()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["plain", "ao"])
 def test_killed_server_loses_nothing_that_was_fsynced(
     tmp_path: Path, seed: int, amount: Callable[[str], int], kind: str
@@ -73,6 +74,7 @@ def test_killed_server_loses_nothing_that_was_fsynced(
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ao", [False, True])
 def test_what_was_closed_is_durable_after_sync_every(tmp_path: Path, seed: int, ao: bool) -> None:
     base = str(tmp_path / "corpus")

@@ -262,6 +262,7 @@ def test_long_names_stand_where_they_belong(root: Path) -> None:
     check(root, files)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_one_long_name_does_not_make_all_others_as_long(root: Path) -> None:
     shards = [
@@ -353,6 +354,7 @@ def test_shards_one_behind_the_other_need_no_turns(
     check(root, whole)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_blocks_that_are_kept_do_not_grow_with_the_shards(root: Path) -> None:
     names = [f"{i:04}" for i in range(4000)]

@@ -125,6 +125,7 @@ def come_and_go(place: Path, stop: object, number: int) -> None:
             path.unlink()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("names", [30, 3000])
 def test_listing_while_names_come_and_go_shows_the_others_once(tmp_path: Path, names: int) -> None:
     base = str(tmp_path / "corpus")

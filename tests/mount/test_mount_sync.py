@@ -126,6 +126,7 @@ def waiting(path: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
+@pytest.mark.few(1)
 @not_by_libfuse("keeps who waits for an fsync until it is done")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_killed_during_an_fsync_need_not_wait(
@@ -283,7 +284,7 @@ print(len(open(sys.argv[1], "rb", buffering=0).read()))
 """
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @not_by_libfuse("keeps who waits for a read until it is done")
 @pytest.mark.parametrize(
     "options",

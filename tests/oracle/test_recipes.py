@@ -37,6 +37,7 @@ def no_deletes(name: str) -> bool:
     return name == "never_deletes"
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", RECIPES)
 def test_read_and_listed(name: str, base: Path, files: Files, model: Model) -> None:
     with winkfs.open(base) as container:
@@ -92,7 +93,7 @@ def test_unpacked_to_the_byte(name: str, base: Path, files: Files, tmp_path: Pat
     assert found == wanted
 
 
-@pytest.mark.few
+@pytest.mark.few(16)
 @pytest.mark.parametrize("dropped", [(".idx",), (".time",), (".idx", ".time", ".cat")])
 @pytest.mark.parametrize("name", RECIPES)
 def test_read_without_its_derived_files(
@@ -163,6 +164,7 @@ def change(container: Container, model: Model) -> None:
     container.chmod(b"many12", 0o755)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", RECIPES)
 def test_changed_then_strictly_right(name: str, base: Path, model: Model) -> None:
     with winkfs.open(base, "a") as container:
@@ -173,6 +175,7 @@ def test_changed_then_strictly_right(name: str, base: Path, model: Model) -> Non
     assert_sound(base, model)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", RECIPES)
 def test_changed_by_a_writer_that_dies(name: str, base: Path, model: Model) -> None:
     """Its files are copied as they are, after a sync and no close."""

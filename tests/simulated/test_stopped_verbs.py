@@ -578,6 +578,7 @@ def check_image(
     assert not verified or sound(image, verb.paths) == [], where
 
 
+@pytest.mark.few(10)
 @pytest.mark.soak
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_that_was_stopped_is_run_again(
@@ -599,6 +600,7 @@ VERBS[sys.argv[1]].run(Path(sys.argv[2]))
 """
 
 
+@pytest.mark.few(10)
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 @pytest.mark.parametrize("name", VERBS)

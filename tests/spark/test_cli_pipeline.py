@@ -49,6 +49,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_job_prints_json_and_runs_no_file_of_the_folder(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "digests"
@@ -130,6 +131,7 @@ def test_ctrl_c_stays_that_where_pyspark_fails_on_its_way_out() -> None:
             raise protocol.Py4JNetworkError("Java side is empty")  # noqa: B904 - as a finally does
 
 
+@pytest.mark.few(1)
 @pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("way", ["spark-submit", "python -m"])

@@ -254,6 +254,7 @@ KEYS: dict[str, Callable[[File], Any]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("key", KEYS)
 def test_an_order_is_that_of_a_stable_sort(
     spark: SparkSession, source: Path, files: list[File], tmp_path: Path, key: str
@@ -405,6 +406,7 @@ def test_exact_doubles_are_those_of_a_plain_loop(
     assert summary["files"] == sum(size >= least for size in sizes.values())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("threshold", [0.7, 0.9])
 def test_near_doubles_are_those_of_a_plain_loop(
     spark: SparkSession, source: Path, files: list[File], tmp_path: Path, threshold: float
@@ -432,6 +434,7 @@ def edited_pages(number: int) -> list[File]:
     return [File(b"%d.html" % i, pages[i], at * 10**9) for at, i in enumerate(order)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("threshold", [0.7, 0.8, 0.9])
 def test_near_doubles_are_similar_and_few_are_missed(
     spark: SparkSession, tmp_path: Path, threshold: float

@@ -164,6 +164,7 @@ print(json.dumps([run(), run(), run()]))
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("master", "moment"), [("local[2]", "packed"), ("local[2,3]", "finished")])
 def test_a_killed_worker_loses_and_doubles_nothing(
     tmp_path: Path, master: str, moment: str

@@ -124,6 +124,7 @@ def test_mount_and_directory_give_the_same_answer(
         assert there == rows(word_count.count_lines(spark, original, "*/*.py"))
 
 
+@pytest.mark.long
 @pytest.mark.mount
 def test_tables_written_into_a_mount_are_read_back(spark: SparkSession, tmp_path: Path) -> None:
     """Spark writes temporary files, renames them and their directories, and removes the rest."""
@@ -152,6 +153,7 @@ def job(*command: object, **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(words, capture_output=True, text=True, env=env, check=False)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "program", ["python", pytest.param("spark-submit", marks=pytest.mark.soak)]
 )

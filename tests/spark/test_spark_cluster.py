@@ -73,7 +73,7 @@ def clean(root: Path, jobs: int) -> None:
     assert winkfs.verify(root).problems == []
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.parametrize("options", [{}, {"splitBytes": "500k"}, {"prefix": "d3/"}])
 def test_a_container_is_read_as_python_reads_it(
     spark_on: Spark, corpus: Path, options: dict[str, str]
@@ -89,6 +89,7 @@ def test_a_data_set_is_read_without_what_was_replaced_or_deleted(
     assert spark_on.call("read", rewritten, {"splitBytes": "64k"}) == stored(rewritten)
 
 
+@pytest.mark.few(1)
 def test_what_is_written_is_there_once(spark_on: Spark, root: Path) -> None:
     spark_on.call("write", root, (0, 700))
     spark_on.call("write", root, (500, 900))
@@ -107,6 +108,7 @@ def test_a_relative_path_is_that_of_the_driver(spark_on: Spark) -> None:
     assert spark_on.call("read", "set", {}) == expected(range(100))
 
 
+@pytest.mark.few(1)
 def test_a_stream_hands_on_each_file_once(spark_on: Spark, corpus: Path, tmp_path: Path) -> None:
     arguments = (corpus, tmp_path / "set", tmp_path / "checkpoint", None, 600)
     assert spark_on.call("stream", *arguments) == 3
@@ -139,6 +141,7 @@ def contents(root: Path) -> dict[str, bytes]:
         return {e.name: e.read() for e in found.scan() if e.ftype in kinds}
 
 
+@pytest.mark.few(1)
 def test_digests_made_by_several_workers_are_those_of_a_loop(spark_on: Spark, pages: Path) -> None:
     assert spark_on.call("job", "digest", "pages", "digests", shards=3)["files"] == 240
     with winkfs.digests.open(spark_on.place / "digests") as found:
@@ -161,6 +164,7 @@ def test_groups_made_by_several_workers_are_whole(spark_on: Spark, pages: Path) 
     assert 1 + sum(a != b for a, b in pairwise(keys)) == 7
 
 
+@pytest.mark.few(1)
 def test_duplicates_are_deleted_and_the_rest_compacted(spark_on: Spark, pages: Path) -> None:
     doubles = 240 - len(set(PAGES.values()))
     # an empty document is no double, and every 90th is empty

@@ -102,6 +102,7 @@ def assert_read(rows: DataFrame, wanted: dict[str, dict[str, Any]]) -> None:
         assert not off, name
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PySpark 4.3 of pandas 3
 def test_frames_of_pandas_are_written_and_read_back(spark: SparkSession, tmp_path: Path) -> None:
     """By Arrow and by rows: pandas 3 has a type of its own for texts and other units of time. By
@@ -140,6 +141,7 @@ def test_frames_of_pandas_are_written_and_read_back(spark: SparkSession, tmp_pat
     assert sorted(map(tuple, lengths.collect())) == [("a.html", 3), ("b.html", 0)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ao", [False, True])
 def test_all_types_are_written_and_read_back(
     ao: bool, spark: SparkSession, root: Path, tmp_path: Path
@@ -164,6 +166,7 @@ def test_all_types_are_written_and_read_back(
     assert_read(load(spark, tmp_path / "copy"), wanted)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["container", "behind", "set"])
 def test_where_chooses_what_a_filter_of_spark_does(
     kind: str, spark: SparkSession, tmp_path: Path

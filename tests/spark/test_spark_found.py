@@ -109,6 +109,7 @@ def zipped(path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_driver_python_without_winkfs_names_the_remedy(
     base: Path, stranger: str, tmp_path: Path
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_worker_lost_in_the_middle_of_a_read_and_a_write(
     clean(root, 2)
 
 
+@pytest.mark.long
 def test_a_worker_lost_in_the_middle_of_a_stream(
     spark_on: Driver, cluster: Cluster, corpus: Path, root: Path, tmp_path: Path, gate: Path
 ) -> None:

@@ -286,6 +286,7 @@ for given in ({}, {}, {"again": True}):
 """
 
 
+@pytest.mark.long
 def test_ingest_takes_what_is_new(path: Path, tmp_path: Path) -> None:
     files = push(path, 250)
     size = sum(map(len, files.values()))

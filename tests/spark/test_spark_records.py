@@ -54,6 +54,7 @@ for wrong in ({"where": "size > 1"}, {"orderBy": "path"}, {"content": "ref"}, {"
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
 def test_records_are_rows(kind: str, tmp_path: Path) -> None:
     ids = made(tmp_path / "s", kind, BODIES)
@@ -134,6 +135,7 @@ print({str(row.id) for row in rows} == kept | set(open(sys.argv[3]).read().split
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
 def test_spark_reads_while_a_writer_goes_on(kind: str, tmp_path: Path) -> None:
     """What is there all the time comes once, whatever is moved."""
@@ -159,6 +161,7 @@ for again in range(3):
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
 def test_ingest_takes_a_store(kind: str, tmp_path: Path) -> None:
     import winkfs

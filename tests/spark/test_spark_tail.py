@@ -101,6 +101,7 @@ def test_a_container_is_read_from_its_beginning_to_its_last_sync(log: Path) -> N
     assert stream.rows(later, stream.offset("latest", later)) == [("newer", b"2")]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("limit", "files"),
     [

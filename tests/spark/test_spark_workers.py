@@ -141,6 +141,7 @@ def example() -> str:
     return f"{code}\ndf.show()\nwinkfs.spark.fetch_content({refs}).show()\nspark.stop()\n"
 
 
+@pytest.mark.long
 def test_the_readme_example_logs_no_warning(tmp_path: Path) -> None:
     """Where a query has enough rows, the JVM hangs up on its workers."""
     need_spark()
@@ -197,6 +198,7 @@ def test_processes_of_a_local_session_import_a_compiled_pyspark(spark: SparkSess
     assert list(script["where"]) == [pyspark.__file__] * 2
 
 
+@pytest.mark.long
 def test_a_python_that_is_not_this_one_is_left_alone(tmp_path: Path) -> None:
     """As one without winkfs, or one of another environment."""
     other = tmp_path / "python"

@@ -258,6 +258,7 @@ class Record:
                         last[priority] = id
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.parametrize("by_priority", [False, True])

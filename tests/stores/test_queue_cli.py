@@ -386,6 +386,7 @@ def test_a_waiting_pop_prints_at_once_and_keeps_unwritten_lines(run: Run) -> Non
     assert 1 <= time.monotonic() - started < 10
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("q")
 def test_several_push_and_pop_at_a_time(run: Run) -> None:
     pushing = []
