@@ -84,6 +84,7 @@ def work(base: str, names: list[bytes]) -> None:
         Path(f"{base}.idx").unlink(missing_ok=True)  # made anew from the data
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_names_with_one_hash_cost_no_more_than_others(tmp_path: Path) -> None:
     honest = cost(lambda: work(str(tmp_path / "honest"), HONEST))

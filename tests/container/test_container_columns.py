@@ -142,6 +142,7 @@ def test_a_new_file_has_no_values_of_the_one_it_replaces(base: Path) -> None:
             assert list(c.names(where="n = 6")) == ["a"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 def test_entries_of_a_scan_have_what_the_files_have(ao: bool, base: Path) -> None:
@@ -643,7 +644,7 @@ MANY = [pytest.param(state, 1100, marks=pytest.mark.slow)
         for state in ("written", "runs and behind", "column behind")]  # fmt: skip
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(("state", "count"), [*((state, 60) for state in STATES), *MANY])
 def test_answers_are_those_of_a_loop_whatever_the_catalog(

@@ -135,7 +135,7 @@ def test_files_with_attributes_are_read_the_short_way(base: Path) -> None:
         assert [value for value in found if value] == [data for data in ATTRIBUTED.values() if data]
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_way")
 def test_a_flipped_bit_of_a_file_with_attributes_is_found(base: Path) -> None:

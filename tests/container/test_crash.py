@@ -135,7 +135,7 @@ def assert_recovers(base: Path) -> Model:
     return found
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("program", "variant"),
     [

@@ -98,6 +98,7 @@ while time.monotonic() < end:
 """
 
 
+@pytest.mark.long
 def test_vacuums_beside_writers_lose_nothing_and_do_not_fail(root: str) -> None:
     programs = ((WRITER, "a"), (WRITER, "b"), (VACUUM, "c"), (VACUUM, "d"))
     running = [child(program, root, name) for program, name in programs]

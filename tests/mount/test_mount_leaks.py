@@ -15,6 +15,7 @@ from openfiles import descriptors
 pytestmark = [pytest.mark.mount, pytest.mark.soak, pytest.mark.in_memory]
 
 
+@pytest.mark.long
 def test_24_mounts_in_a_row_leave_nothing_behind(empty: str, tmp_path: Path) -> None:
     warm.run(["--version"], 20)  # whoever runs the commands keeps pipes
     before = descriptors()

@@ -137,6 +137,7 @@ with Ring(sys.argv[1], "a", memory=8192) as ring:
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["queue", "ring"])
 def test_grep_goes_through_it_while_others_push_and_pop(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "q"

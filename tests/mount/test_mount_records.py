@@ -135,7 +135,7 @@ def test_without_follow_it_is_as_of_the_mount(tmp_path: Path, kind: str) -> None
         assert not (there / new).exists()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("count", [200, MANY])
 def test_grep_goes_through_it_while_a_writer_goes_on(
     tmp_path: Path, kind: str, count: int, installed: str

@@ -31,7 +31,7 @@ def test_damage_is_reported_and_costs_only_what_it_hits(
     assert unreadable <= states.count["states"] / 1000, states.failures
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["plain", "chains", "ao"])
 def test_a_salvage_has_all_that_the_damage_did_not_hit(kind: str, seed: int, soak: bool) -> None:

@@ -52,16 +52,18 @@ IMAGES = {
 
 
 # An interrupt may come where a file was just opened, or while what was left is collected.
-INTERRUPTED = [
+INTERRUPTED = (
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+)
+COMBINED = ("full ao", "full classic", "large ao", "large classic", "data set columns")
+MARKS = {"interrupts": INTERRUPTED, **dict.fromkeys(COMBINED, (pytest.mark.long,))}
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=INTERRUPTED if kind == "interrupts" else ()) for kind in VARIANTS],
+    [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in VARIANTS],
 )
 def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """No more than a sync is missing or too many; every image opens and verifies."""

@@ -83,6 +83,7 @@ def test_what_is_wrong_is_one_line(spark: SparkSession, source: Path, run: Run) 
     assert os.listdir() == []
 
 
+@pytest.mark.long
 def test_a_job_uses_the_session_of_its_process_and_restores_it(
     spark: SparkSession, source: Path, run: Run
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_lost_page_is_reported(
     assert capfd.readouterr() == ("", "crawl_queue: other pages\n")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_process_that_fails_ends_the_run(
     pages: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

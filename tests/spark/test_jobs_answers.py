@@ -135,6 +135,7 @@ def adopted_twice(place: Path) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_two_shards_with_one_contid_count_each_file_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -254,7 +255,7 @@ KEYS: dict[str, Callable[[File], Any]] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("key", KEYS)
 def test_an_order_is_that_of_a_stable_sort(
     spark: SparkSession, source: Path, files: list[File], tmp_path: Path, key: str

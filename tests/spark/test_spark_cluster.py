@@ -73,7 +73,7 @@ def clean(root: Path, jobs: int) -> None:
     assert winkfs.verify(root).problems == []
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [{}, {"splitBytes": "500k"}, {"prefix": "d3/"}])
 def test_a_container_is_read_as_python_reads_it(
     spark_on: Spark, corpus: Path, options: dict[str, str]
@@ -83,6 +83,7 @@ def test_a_container_is_read_as_python_reads_it(
     assert len(found) > 200
 
 
+@pytest.mark.few(1)
 def test_a_data_set_is_read_without_what_was_replaced_or_deleted(
     spark_on: Spark, rewritten: Path
 ) -> None:
@@ -99,6 +100,7 @@ def test_what_is_written_is_there_once(spark_on: Spark, root: Path) -> None:
     assert stored(root) == expected(range(300, 400))
 
 
+@pytest.mark.few(1)
 def test_a_relative_path_is_that_of_the_driver(spark_on: Spark) -> None:
     """Executors have folders of their own to run in."""
     if spark_on.name == "local":
@@ -149,6 +151,7 @@ def test_digests_made_by_several_workers_are_those_of_a_loop(spark_on: Spark, pa
         assert {name: digest.xxh3 for name, digest in found.items()} == wanted
 
 
+@pytest.mark.few(1)
 def test_an_order_made_by_several_workers_is_that_of_sorted(spark_on: Spark, pages: Path) -> None:
     spark_on.call("job", "sort", "pages", "by-name", "path", parts=3, descending=True)
     parts = spark_on.call("ordered", "pages", "by-name")
@@ -164,7 +167,7 @@ def test_groups_made_by_several_workers_are_whole(spark_on: Spark, pages: Path) 
     assert 1 + sum(a != b for a, b in pairwise(keys)) == 7
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_duplicates_are_deleted_and_the_rest_compacted(spark_on: Spark, pages: Path) -> None:
     doubles = 240 - len(set(PAGES.values()))
     # an empty document is no double, and every 90th is empty

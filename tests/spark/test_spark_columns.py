@@ -166,7 +166,7 @@ def test_all_types_are_written_and_read_back(
     assert_read(load(spark, tmp_path / "copy"), wanted)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["container", "behind", "set"])
 def test_where_chooses_what_a_filter_of_spark_does(
     kind: str, spark: SparkSession, tmp_path: Path
@@ -275,6 +275,7 @@ def test_a_schema_of_the_user_and_the_option_columns(spark: SparkSession, tmp_pa
         }
 
 
+@pytest.mark.long
 def test_wrong_options_are_reported_in_one_line(spark: SparkSession, root: Path) -> None:
     ddl = "path string, content binary, n int, s string"
     save(spark.createDataFrame([("a", b"", 1, "x")], ddl), root)
@@ -413,6 +414,7 @@ def values_on_disk(root: Path, names: Iterable[str]) -> Truth:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.mount
 def test_values_stay_as_they_are_the_whole_way_round(spark: SparkSession, tmp_path: Path) -> None:
     need("tar")

@@ -88,6 +88,7 @@ def test_a_commit_imports_neither_containers_nor_arrow() -> None:
     assert not {"winkfs.container.store", "pyarrow"} & set(python(code).split())
 
 
+@pytest.mark.long
 def test_found_by_name_in_a_new_session(base: Path) -> None:
     code = """if True:
         frame = spark.read.format("winkfs").load(sys.argv[1])

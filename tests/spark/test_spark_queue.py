@@ -108,6 +108,7 @@ def test_batches_are_ranges_of_ids_and_go_on_from_the_checkpoint(
     assert stored.files(tmp_path / "c") == new
 
 
+@pytest.mark.long
 def test_what_was_removed_before_it_was_read_ends_the_stream(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
@@ -305,6 +306,7 @@ def test_ingest_takes_what_is_new(path: Path, tmp_path: Path) -> None:
     assert stored.files(tmp_path / "out") == files | new
 
 
+@pytest.mark.long
 def test_ingest_of_a_new_queue_in_the_same_place(path: Path, tmp_path: Path) -> None:
     import shutil
 

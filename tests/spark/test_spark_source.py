@@ -678,6 +678,7 @@ def test_hidden_rows_at_the_borders_of_tasks() -> None:
         assert found == hidden.tolist()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", ["offset", "path", "mtime"])
 def test_hidden_rows_stay_hidden_however_tasks_are_cut(tmp_path: Path, order: str) -> None:
     root = _replaced(tmp_path / "set", 2000)

@@ -36,6 +36,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 CREATED = ["options (path '{}')", "location '{}'", "options (path '{}') tblproperties ('k' = 'v')"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", CREATED)
 def test_a_query_names_the_path_of_the_table_it_reads_or_writes(
     session: SparkSession, root: Path, how: str

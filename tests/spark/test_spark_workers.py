@@ -224,6 +224,7 @@ print(spark.read.format("winkfs").schema("path string").load(sys.argv[1]).count(
 """
 
 
+@pytest.mark.long
 def test_the_first_query_starts_one_python_for_each_purpose(tmp_path: Path) -> None:
     """And none to look for other formats: with what Spark has them import, that is a second."""
     stored.make(tmp_path / "c", ((f"{i}", b"x" * 1000) for i in range(100)))

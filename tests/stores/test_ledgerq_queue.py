@@ -1191,6 +1191,7 @@ def test_to_open_does_not_read_what_is_closed(path: str) -> None:
         assert queue.pending() == 8000
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_memory_of_pending_messages_with_priorities(by_priority: str) -> None:
     with Queue(by_priority, "a") as queue:
