@@ -17,7 +17,9 @@ from stored import make
 
 import winkfs
 from winkformats.disk.paths import locate
-from winkformats.kv.superblock import HALF
+from winkformats.disk.storage import Storage
+from winkformats.kv import sequence
+from winkformats.kv.superblock import HALF, Superblock, superblocks, write_first
 from winkfs.container.compact import compact
 from winkfs.container.datafile import create_files
 from winkfs.container.ondisk.data import new_superblock
@@ -120,6 +122,32 @@ def test_a_torn_second_superblock_restores_nothing_unsynced(disk: SimulatedDisk)
     with locate(base)[0].open("c.data", "w") as storage:
         storage.patch(HALF + 100, b"torn")
     assert list(files_of(base)) == ["a"]
+
+
+def test_a_late_second_superblock_is_renewed_before_the_first_is_written(
+    disk: SimulatedDisk, base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a power cut between the two, a torn write of the first would cost the last sync."""
+    with winkfs.create(base) as container:
+        container.put("a", b"1")
+        container.sync()
+        with locate(base)[0].open("c.data", "r") as storage:
+            old = storage.read(HALF, 512)
+        container.put("b", b"2")
+        container.sync()
+    with locate(base)[0].open("c.data", "w") as storage:
+        storage.patch(HALF, old)
+    seen: list[list[int]] = []
+
+    def looked(storage: Storage, block: Superblock) -> None:
+        seen.append([block["SBSEQ"], *(found["SBSEQ"] for found in superblocks(storage))])
+        write_first(storage, block)
+
+    monkeypatch.setattr(sequence, "write_first", looked)
+    with winkfs.open(base, "a") as container:
+        container.put("c", b"3")
+    assert seen and all(len(set(numbers)) == 1 for numbers in seen)
+    assert list(files_of(base)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("replayed", [True, False])

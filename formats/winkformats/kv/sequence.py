@@ -35,6 +35,7 @@ from winkformats.kv.superblock import (
     SBSIZE,
     Superblock,
     read_superblock,
+    renew_second,
     repeat,
     write_first,
     write_second,
@@ -283,6 +284,8 @@ class KVSeq(Closing):
         known |= {PAGESUMS: 0}  # the file has changed
         known = {name: value for name, value in known.items() if name in self.superblock}
         known |= {"FILESIZE": self.end, **(variables or {})}
+        if self.superblock.late:
+            renew_second(self.storage, self.superblock)
         self._syncs, self._patched = self._syncs + 1, False
         mine = self._syncs
         try:

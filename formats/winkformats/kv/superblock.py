@@ -88,12 +88,14 @@ class Superblock(dict[str, int]):
     damage      damage of the other one of two superblocks; None: it is intact
     second      whether this is the second of two
     first_lost  whether the first one cannot be read, which may have recorded a later sync
+    late        whether the second is intact and older: a power cut came before it was durable
     used        bytes of the sectors that variables fill in the file; as many are always written
     """
 
     damage: FormatError | None = None
     second = False
     first_lost = False
+    late = False
     used = 0
 
     @classmethod
@@ -183,6 +185,7 @@ class Superblock(dict[str, int]):
             return first
         first.used = second.used = max(first.used, second.used)
         if second["SBSEQ"] <= first["SBSEQ"]:
+            first.late = second["SBSEQ"] < first["SBSEQ"]
             return first
         # The first is always written first: if it is older, the disk lost a write.
         second.second = True
@@ -332,7 +335,14 @@ def write_second(storage: Storage, block: Superblock) -> None:
     """Write the second of two superblocks, if there are two, once the first is on the disk."""
     if block.double:
         storage.write(HALF, [_sectors(block)])
-        block.damage, block.second, block.first_lost = None, False, False
+        block.damage, block.second, block.first_lost, block.late = None, False, False, False
+
+
+def renew_second(storage: Storage, block: Superblock) -> None:
+    """Write the first superblock over a second one that is older, before the first is written
+    again: should that be torn, the last sync is in the second. Durable with the next sync."""
+    storage.write(HALF, [storage.read(0, _used(block))])
+    block.late = False
 
 
 def repeat(storage: Storage, block: Superblock) -> None:
