@@ -124,7 +124,7 @@ def test_a_torn_second_superblock_restores_nothing_unsynced(disk: SimulatedDisk)
     assert list(files_of(base)) == ["a"]
 
 
-def test_a_late_second_superblock_is_renewed_before_the_first_is_written(
+def test_a_late_second_superblock_is_renewed_first(
     disk: SimulatedDisk, base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut between the two, a torn write of the first would cost the last sync."""
