@@ -285,7 +285,8 @@ class KVSeq(Closing):
         known = {name: value for name, value in known.items() if name in self.superblock}
         known |= {"FILESIZE": self.end, **(variables or {})}
         if self.superblock.late:
-            renew_second(self.storage, self.superblock)
+            with contextlib.suppress(OSError):  # the first one suffices, as after each sync
+                renew_second(self.storage, self.superblock)
         self._syncs, self._patched = self._syncs + 1, False
         mine = self._syncs
         try:
