@@ -63,8 +63,8 @@ def divide(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Ite
     left = {item for item in items if item.get_closest_marker("long")}
     for cases in few.values():
         chosen, others = _each_value_once(cases)
-        mark = cases[0].get_closest_marker("few")
-        most = mark.args[0] if mark and mark.args else len(chosen)
+        number = [given for mark in cases[0].iter_markers("few") for given in mark.args]
+        most = number[0] if number else len(chosen)
         left.update([*chosen, *others][most:])
     return [item for item in items if item not in left], [item for item in items if item in left]
 
