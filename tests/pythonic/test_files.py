@@ -184,6 +184,10 @@ def test_wrong_options_are_refused_in_one_line(store: Any) -> None:
                           ("r", {"buffering": 0})):  # fmt: skip
         with pytest.raises(ValueError, match=r"are for text|a text file is buffered"):
             store.open_file("a", mode, **options)
+    for wrong in ({"encoding": "nope"}, {"newline": "x"}):
+        with pytest.raises((LookupError, ValueError)):  # and no file is dropped unclosed
+            store.open_file("a", "w", **wrong)
+    assert store["a"] == b"1"
     with pytest.raises(TypeError, match="a mode is a text"):
         store.open_file("a", 5)
     with pytest.raises(FileNotFoundError):

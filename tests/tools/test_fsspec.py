@@ -528,6 +528,17 @@ def test_a_block_that_fails_stores_nothing(
     assert (writer.find(""), writer.cat("a.txt")) == before
 
 
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("wrong", [{"encoding": "nope"}, {"newline": "x"}, {"errors": 5}])
+def test_a_wrong_option_of_a_text_leaves_the_file(
+    writer: WinkFileSystem, wrong: dict[str, Any], compression: str | None
+) -> None:
+    """Before, the file that was dropped with the error was stored, empty."""
+    with pytest.raises((LookupError, ValueError, TypeError)):
+        writer.open("a.txt", "w", compression=compression, **wrong)
+    assert writer.cat("a.txt") == FILES["a.txt"]
+
+
 def test_a_file_whose_write_failed_is_not_stored(
     writer: WinkFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,19 +22,14 @@ from winkfs.container.container import Container
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.entry import FileReader
-from winkfs.errors import (
-    Closed,
-    FileExists,
-    IsDirectory,
-    NoSuchFile,
-    ReadOnly,
-)
+from winkfs.errors import Closed, FileExists, IsDirectory, NoSuchFile, ReadOnly
 from winkfs.fsspec.changes import PIECE_BYTES, Changes
 from winkfs.fsspec.files import ReadFile, WinkTransaction, WriteFile, WriteText
 from winkfs.fsspec.listing import Info, clashing
 from winkfs.fsspec.opened import Opened, Turn, close_at_end, drop
 from winkfs.fsspec.target import Copied, find
 from winkfs.names import is_glob, literal_prefix, to_str
+from winkfs.pythonic.files import check_coding
 from winkfs.reader import Reader
 from winkfs.registry import AsOf
 
@@ -521,10 +516,14 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
         What is written is stored when the file is closed, and not if its `with` block ends with an
         exception.
         """
+        encoding, errors, newline = (options.get(key) for key in TEXT)
+        if "b" not in mode:
+            check_coding(encoding, errors, newline)
         if "b" in mode or "r" in mode or compression is not None:
             return super().open(path, mode, block_size, cache_options, compression, **options)
-        text = {key: options.pop(key) for key in TEXT if key in options}
-        return WriteText(self.open(path, f"{mode.replace('t', '')}b", **options), **text)
+        binary = {key: value for key, value in options.items() if key not in TEXT}
+        file = self.open(path, f"{mode.replace('t', '')}b", **binary)
+        return WriteText(file, encoding, errors, newline)
 
     def _open(
         self,

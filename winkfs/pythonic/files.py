@@ -51,6 +51,13 @@ def check_text(mode: Mode, buffering: int, *options: str | None) -> None:
         raise ValueError("encoding, errors and newline are for text: a mode without b")
     if mode.text and buffering == 0:
         raise ValueError("a text file is buffered: buffering must not be 0")
+    check_coding(*options)
+
+
+def check_coding(encoding: str | None, errors: str | None, newline: str | None) -> None:
+    """Check options of a text file before one is opened: a writer that is dropped because they are
+    wrong may be stored. Raises LookupError; ValueError; TypeError."""
+    io.TextIOWrapper(io.BytesIO(), encoding, errors, newline)
 
 
 def check_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
