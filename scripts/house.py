@@ -168,7 +168,7 @@ ROWS = (
     ("dataset", "results"),
     ("archive", "aio"),
     ("container",),
-    ("winkfs", "pythonic"),
+    ("winkfs", "pythonic", "remote"),
     ("winkformats", "winkmount"),
 )
 PURPOSE = {
@@ -184,6 +184,7 @@ PURPOSE = {
     "aio": "reads for asyncio, in threads",
     "archive": "pack, unpack, tar, WARC",
     "container": "one container: read, write, recover, verify",
+    "remote": "requests to object storage",
     "pythonic": "a store as a dict, as files, as paths",
     "winkfs": "API, registry, errors, names, units",
     "winkformats": "bytes: kvseq, hindex, perm, the seam to the disk",

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from winkformats.version import VERSION
+from winkfs.remote import install
 
 if TYPE_CHECKING:
     from winkfs.archive.backup import backup as backup
@@ -112,5 +113,6 @@ def exports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[st
     return find
 
 
+install()
 __all__ = list(_HOMES)
 __getattr__ = exports(globals(), _HOMES)

@@ -203,7 +203,7 @@ EXTRAS: Final = {
     "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "pipeline",
     "pandas": "pipeline", "fastwarc": "pipeline", "matplotlib": "pipeline",
     "zstandard": "compress", "fsspec": "fsspec", "polars": "polars", "duckdb": "query",
-    "ratarmountcore": "ratarmount",
+    "ratarmountcore": "ratarmount", "obstore": "cloud", "urllib3": "cloud",
 }  # fmt: skip
 
 

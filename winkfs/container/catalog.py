@@ -88,7 +88,7 @@ def open_catalog(
     cost     reads the index of the blocks
     """
     try:
-        found = Catalog(storage or store.directory.open(store.name + DerivedCatalog.suffix))
+        found = Catalog(storage or store.open_derived(DerivedCatalog.suffix))
     except DerivedDamage as error:
         store.remark(error)
         return None
@@ -97,7 +97,7 @@ def open_catalog(
     end, schema, settings = store.kv.end, store.schema.items(), store.settings
     least = max(store.catalog_from, store.kv.start, 0 if behind is None else end - behind)
     mine = settings.contid != 0 and settings.made(found.superblock)
-    mine = mine and all(schema <= run.schema.items() for run in found.runs)
+    mine = mine and (not schema or all(schema <= run.schema.items() for run in found.runs))
     if mine and least <= found.covered <= end:
         return found
     found.close()

@@ -75,6 +75,7 @@ class DataFile:
         self.notes: list[str] = []
         self.remarks: list[str] = []
         self.pending_deletes: list[int] = []
+        self._far: dict[str, Storage] = {}  # derived files of a container that is far
         self.recoveries = 0  # number of recoveries and reopenings, each of which counts anew
         self._syncing = 0  # bytes up to which the file is being synced
         self.lock = lock
@@ -94,6 +95,7 @@ class DataFile:
     def _open_data(self) -> None:
         mode = "w" if self.writable else "r"
         storage = self.directory.open(self.name + ".data", mode, uncached=True)
+        self.mapped = self.mapped and not storage.far
         storage.mapped = self.mapped
         try:
             info = storage.info()
@@ -328,6 +330,15 @@ class DataFile:
             self.filesize = self.kv.storage.read(self.filesize_at, 8)
 
     # --- derived files ---
+
+    def open_derived(self, suffix: str) -> Storage:
+        """Open a derived file for reading; where that is far, what was read of it stays in memory
+        for the next time. Raises OSError."""
+        if not self.kv.storage.far:
+            return self.directory.open(self.name + suffix)
+        if suffix not in self._far:
+            self._far[suffix] = self.directory.open(self.name + suffix)
+        return self._far[suffix].duplicate()
 
     def deriving(
         self,

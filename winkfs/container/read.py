@@ -241,6 +241,7 @@ class Files:
     def stat(self, key: bytes) -> Stat:
         held: Draft | Inode | None = self.drafts.get(key)
         if held is None:
+            self._expect(key, content=False)
             held = self.inode(key)[1]
         attrs = self._content.attrs(held) if isinstance(held, Inode) else held.attrs
         name, fileid = name_of(key), held.fileid
@@ -324,8 +325,14 @@ class Files:
         draft = self.drafts.get(key)
         if draft is not None:
             return 0, draft.extents, draft.body, draft.tail
+        self._expect(key)
         pos, inode = self.inode(key)
         return pos, inode.extents, inode.lsize, b""
+
+    def _expect(self, key: bytes, *, content: bool = True) -> None:
+        if self._store.kv.storage.far:
+            for _ in self._store.expect([key], content=content):
+                pass
 
     def _read(
         self,
@@ -362,6 +369,8 @@ class BulkGet:
         keys, store = inode_keys(names), self._store
         if len(keys) != len(names):
             keys = [to_bytes(name) + INODE for name in names]
+        if store.kv.storage.far:
+            return self._far(names, keys)
         found: list[bytes | None] = [None] * len(keys)
         if self._fast:
             pos = store.index.candidates(keys, compared=True)
@@ -380,6 +389,17 @@ class BulkGet:
             if value is None:
                 return found[:i], to_str(names[i])  # type: ignore[return-value]
         return found, None  # type: ignore[return-value]
+
+    def _far(self, names: list[Any], keys: list[bytes]) -> tuple[list[bytes], str | None]:
+        """Read files of a container that is far, so many at a time as are held in memory."""
+        found = list[bytes]()
+        for count in self._store.expect(keys):
+            for key in keys[len(found) : len(found) + count]:
+                value = self._content.read_whole(key)
+                if value is None:
+                    return found, to_str(names[len(found)])
+                found.append(value)
+        return found, None
 
     def _compiled(
         self, code: type[Native], keys: list[bytes], pos: Int64, found: list[bytes | None]

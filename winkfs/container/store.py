@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import time
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -19,7 +20,8 @@ from winkformats.disk.storage import TEMPORARY
 from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import IndexRows, hash_rows, join_rows, size_for
 from winkformats.kv.superblock import SBSIZE, read_superblock
-from winkfs.container.catalog import DerivedCatalog
+from winkfs.container.catalog import DerivedCatalog, open_catalog
+from winkfs.container.catalogindex import BATCH_BYTES, CatalogIndex
 from winkfs.container.datafile import DataFile, end_of
 from winkfs.container.frames import find_all
 from winkfs.container.gone import Gone, gone_of
@@ -115,6 +117,9 @@ class Store(DataFile):
 
     def load(self) -> None:
         """Open the index, or make it anew. Raises OSError."""
+        if self.kv.storage.far:
+            self._load_far()
+            return
         self._load()
         if not self.writable:
             self.refresh()
@@ -148,6 +153,51 @@ class Store(DataFile):
             self._catch_up(base.covered)
         except CorruptError:
             self._rebuild()
+
+    def _load_far(self) -> None:
+        """Take the catalog as the index; without a valid one the whole data file is read."""
+        self.frozen = True  # an object never changes
+        self._take_lost_sync()
+        catalog = open_catalog(self)
+        if catalog is None:
+            self.remark(f"{self.base}: no valid catalog (.cat): the whole container is read")
+            self._rebuild()
+            return
+        give = self.settings, catalog, self.key_at, self.is_bad, self._distrust_catalog
+        self.index = CatalogIndex(*give)
+        try:
+            self._catch_up(catalog.covered)
+        except CorruptError:
+            self._rebuild()
+
+    def _distrust_catalog(self, error: DerivedDamage) -> None:
+        """Replace a damaged catalog of a container that is far by an index in memory."""
+        self.remark(error)
+        self.index.close()
+        self._rebuild()
+
+    def expect(self, keys: Sequence[bytes], *, content: bool = True) -> Iterator[int]:
+        """Announce that files will be read, a batch of them at a time, for a container that is far.
+
+        content  their contents, not the inodes alone
+        ->       the number of files, each time; what they need is then in memory
+        raises   OSError
+        """
+        index = self.index
+        if not isinstance(index, CatalogIndex):
+            yield len(keys)
+            return
+        index.announce(keys)
+        count, size, ranges = 0, 0, list[tuple[int, int]]()
+        for more, parts in index.ranges(keys, self.inode_size, content=content):
+            if size and size + more > BATCH_BYTES:
+                self.kv.storage.fetch(ranges)
+                yield count
+                count, size, ranges = 0, 0, []
+            count, size = count + 1, size + more
+            ranges += parts
+        self.kv.storage.fetch(ranges)
+        yield count
 
     # --- BASE.idx: `index.base`, on disk or, for a reader, made in memory ---
 

@@ -101,8 +101,11 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
 
     raises  ValueError for a string that cannot be a path
     """
-    from winkformats.disk.paths import is_directory  # numpy comes with it
+    from winkformats.disk.paths import is_directory, is_far
 
+    if is_far(path):  # a container takes one request, the others a listing
+        found = _detect(path, False, _kinds.values())
+        return found or _detect(path, True, [kind_named("data set")])
     folder = is_directory(path)
     found = _detect(path, folder, list(_kinds.values()))
     if found is None:

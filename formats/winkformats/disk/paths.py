@@ -2,6 +2,7 @@
 
     locate("corpus")          a Directory of this machine, and "corpus"
     locate("sim:1/corpus")    one of the disk that registered the scheme "sim"
+    locate("s3://b/corpus")   one of object storage, if that registered "s3://"
 
 All files are opened, renamed and removed through this module, so that tests can use other disks.
 """
@@ -10,19 +11,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Iterator
 
 from winkformats.disk.posix import DeviceStorage, PosixDirectory, PosixFolder
+from winkformats.disk.schemes import (
+    Factory,
+    factory_of,
+    unregister,
+)
+from winkformats.disk.schemes import (
+    is_far as is_far,
+)
+from winkformats.disk.schemes import (
+    register as register,
+)
+from winkformats.disk.schemes import (
+    scheme_of as scheme_of,
+)
 from winkformats.disk.storage import Directory, FileType, Storage
-
-Factory = Callable[[str], Directory]
-_schemes: Final[dict[str, Factory]] = {}  # by scheme and colon
-
-
-def register(scheme: str, factory: Factory) -> None:
-    """Let `factory` make the directories of all paths that begin with `scheme` and a colon."""
-    _schemes[f"{scheme}:"] = factory
 
 
 @contextlib.contextmanager
@@ -32,19 +38,13 @@ def registered(scheme: str, factory: Factory) -> Iterator[None]:
     try:
         yield
     finally:
-        del _schemes[f"{scheme}:"]
-
-
-def scheme_of(path: str) -> str:
-    """Return the registered scheme that a path begins with, "" for a path of this machine."""
-    head, colon, _ = path.partition(":")
-    return head if head + colon in _schemes else ""
+        unregister(scheme)
 
 
 def directory_of(path: str) -> Directory:
     """Return the directory with this path, which need not exist yet."""
-    head, colon, _ = path.partition(":")
-    return _schemes.get(head + colon, PosixDirectory)(path or ".")
+    make = factory_of(path) if ":" in path else None
+    return (make or PosixDirectory)(path or ".")
 
 
 def open_folder(path: str) -> Directory:

@@ -13,7 +13,7 @@ import mmap
 import time
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 from winkformats.closing import Closing
@@ -71,11 +71,14 @@ class Storage(Closing):
     uncached   page-cache policy of `write`: the pages written do not stay in the page cache
     mapped     whether `view` may be used: reading a mapping of a truncated file, or on a failing
                disk, kills the process, which a server cannot risk
+    far        whether each read is a request over a network, so that `fetch` pays, and whether the
+               file never changes
     """
 
     name: str
     uncached: bool = False
     mapped: bool = True
+    far: bool = False
 
     # --- what a disk implements; all raise OSError ---
 
@@ -121,6 +124,15 @@ class Storage(Closing):
     def read_each(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         """Read from each offset the given length; unlike `read`, any result may be shorter."""
         return list(map(self.read, offsets, lengths))
+
+    def begin(self, last: int = 0) -> Info:
+        """Return as `info`; of one that is `far`, the first request asks for the last bytes, so
+        many, instead of the first ones."""
+        return self.info()
+
+    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Announce ranges [start, stop) that will be read next. One that is `far` asks for all of
+        them at once; any other does nothing."""
 
     def patch(self, offset: int, data: Buffer) -> None:
         """Overwrite a few old bytes, always through the page cache."""

@@ -46,6 +46,7 @@ MAX_RESERVED_AHEAD: Final = 64 << 20  # bytes reserved beyond that for a large f
 NOT_COPIED: Final = 32 << 10  # bytes of a value from which it is not copied to a buffer
 USUAL_OVERHEAD: Final = 64  # bytes of an entry beside its value, with a usual key
 FLUSH: Final = 1 << 20  # bytes buffered before a write
+FAR_PROBE: Final = 512  # bytes read first of an entry of unknown length, where each byte costs
 
 
 class KVSeq(Closing):
@@ -95,6 +96,7 @@ class KVSeq(Closing):
         self._syncs = 0  # number of syncs begun
         self._unsure = False  # the superblock in the file may be that of the previous sync
         self.visible = 0
+        self._probe = FAR_PROBE if storage.far else PROBE
 
     @classmethod
     def create(
@@ -558,7 +560,7 @@ class KVSeq(Closing):
         if pos >= self._written:
             self.flush()
         self.drain()
-        first = least + USUAL_OVERHEAD if least else PROBE
+        first = least + USUAL_OVERHEAD if least else self._probe
         return self.layout.read(self.storage.read, pos, self.end, self.storage.name, first)
 
     def iterate(self, start: int | None = None) -> Iterator[KVEntry]:

@@ -7,12 +7,15 @@ the index of each run of blocks, and the list of the runs.
     b/000000   a block: up to BLOCK rows, in byte order of their names
     c/000000   the values of a column of the user of the rows of a block: see `column`
     i/000000   the index of a run, which has the first name of each block: see `run`
+    k/000000   the brief index of the first run, if that is large: see `run`
     r/000000   int64[runs, 4]: position, bytes and XXH3-64 of the index of each run, and its rows
+    t/000000   int64[10], the last entry of a file of more than LAST_BYTES: see TRAILER
 
 The superblock has CONTID, DATAEND (of the data file whose files these are), RUNS, RUNBYTES and
-RUNHASH (position, bytes and XXH3-64 of the list of runs). Positions are those of the values. So
-each byte that is used is vouched for from the superblock on; one that is wrong is DerivedDamage
-when it is first read.
+RUNHASH (position, bytes and XXH3-64 of the list of runs), and the same of the brief index: BRIEF,
+BRIEFLEN, BRIEFSUM. Positions are those of the values. So each byte that is used is vouched for from
+the superblock on; one that is wrong is DerivedDamage when it is first read. The trailer has what
+else only the superblock has, so that of a file that is far the last bytes are enough.
 
 A name may be in several runs: the row in the last of them counts. A row whose KIND has GONE records
 that the name was removed. So a few changes are written as a run after the others, and a reader that
@@ -38,8 +41,18 @@ from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, Superblock, read_superblock
 from winkfs.container.ondisk.block import ALIGN, AREA, BLOCK, encode_blocks
-from winkfs.container.ondisk.data import PURPOSE_CATALOG
-from winkfs.container.ondisk.run import PART, VALUES, Place, Run, checked, encode_index, hash_of
+from winkfs.container.ondisk.data import CUTID, PURPOSE_CATALOG
+from winkfs.container.ondisk.run import (
+    PART,
+    VALUES,
+    BriefRun,
+    Place,
+    Run,
+    checked,
+    encode_brief,
+    encode_index,
+    hash_of,
+)
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.table import FileTable, joined, live
 from winkfs.errors import DerivedDamage
@@ -47,6 +60,11 @@ from winkfs.errors import DerivedDamage
 RUNS: Final = "RUNS"
 RUNBYTES: Final = "RUNBYTES"
 RUNHASH: Final = "RUNHASH"
+BRIEF: Final = ("BRIEF", "BRIEFLEN", "BRIEFSUM")
+LAST_BYTES: Final = 64 << 10  # of a file that is far that are read first
+TRAILER: Final = ("CONTID", CUTID, "DATAEND", RUNS, RUNBYTES, RUNHASH, "CLASHES", *BRIEF)
+TRAILER_BYTES: Final = 16 + 8 * len(TRAILER) + 4  # of the entry
+BRIEF_FROM: Final = 256  # blocks of a run that has a brief index: that of fewer is short anyway
 CLASHES: Final = "CLASHES"  # of the first run: files that have the name of a directory of others
 FIXED: Final = 12  # KEYREPR of 8-byte keys
 LONG: Final = 3  # VALREPR of 8-byte lengths
@@ -80,16 +98,16 @@ class Catalog(Closing):
         """
         self.storage = storage
         try:
-            self.superblock = block = read_superblock(storage)
-            _check_form(block, storage)
+            self.superblock = block = _trailer(storage) or read_superblock(storage)
+            if "FORMAT" in block:
+                _check_form(block, storage)
             self.contid, self.covered = block.get("CONTID", 0), block.get("DATAEND", -1)
             self.clashes = block.get(CLASHES, -1)
             today = block.get(RUNS, 0), block.get(RUNBYTES, 0), block.get(RUNHASH, 0)
             self.place: Place = today if place is None else place
             words = np.frombuffer(checked(storage, self.place, bytes), "<i8")
             self.listed: list[list[int]] = words.reshape(-1, 4).tolist()
-            make = partial(Run, storage)
-            self.runs = [checked(storage, row[:3], make) for row in self.listed]
+            self.runs = list(map(self._open_run, range(len(self.listed))))
             if not self.runs:
                 raise DerivedDamage("a catalog without a run", file=storage.name, offset=0)
         except BaseException as error:
@@ -103,6 +121,14 @@ class Catalog(Closing):
     def close(self) -> None:
         """Close the file. Idempotent."""
         self._close()
+
+    def _open_run(self, number: int) -> Run:
+        brief = tuple(self.superblock.get(name, 0) for name in BRIEF)
+        place, make = self.listed[number][:3], partial(Run, self.storage)
+        if number or not (self.storage.far and brief[1]):
+            return checked(self.storage, place, make)
+        whole = partial(checked, self.storage, place, make)
+        return checked(self.storage, brief, partial(BriefRun, self.storage, whole=whole))
 
     @property
     def row_count(self) -> int:
@@ -183,11 +209,31 @@ def _check_form(block: Superblock, storage: Storage) -> None:
     block.check_known(storage.name)
 
 
-class CatalogWriter:
-    """Writes a BASE.cat, or adds runs to one."""
+def _trailer(storage: Storage) -> Superblock | None:
+    """Return the trailer of a file that is far; None: it has none, or is near."""
+    if not storage.far:
+        return None
+    at = storage.begin(LAST_BYTES).size - TRAILER_BYTES
+    data = storage.read(max(at, 0), TRAILER_BYTES)
+    if at < 2 * HALF or data[:16] != b"t/000000" + (8 * len(TRAILER)).to_bytes(8, "big"):
+        return None
+    words = np.frombuffer(data, "<i8", len(TRAILER), 16).tolist()
+    found = Superblock(zip(TRAILER, words, strict=True))
+    return found if _sum(data[:-4], found["CONTID"] + at) == data[-4:] else None
 
-    def __init__(self, kv: KVSeq, runs: list[list[int]], schema: Schema) -> None:
-        self._kv, self._runs, self._schema = kv, runs, schema
+
+def _sum(entry: bytes, seed: int) -> bytes:
+    """Return the checksum of an entry, as a kvseq has it."""
+    return xxhash.xxh3_64_digest(entry, seed & MASK64)[-4:]
+
+
+class CatalogWriter:
+    """Writes a BASE.cat, or adds runs to one. `brief`: place of the brief index, zeros: none."""
+
+    def __init__(
+        self, kv: KVSeq, runs: list[list[int]], schema: Schema, brief: Place = (0, 0, 0)
+    ) -> None:
+        self._kv, self._runs, self._schema, self._brief = kv, runs, schema, brief
 
     @classmethod
     def create(cls, storage: Storage, ids: Mapping[str, int], schema: Schema) -> Self:
@@ -201,7 +247,8 @@ class CatalogWriter:
     def append_to(cls, catalog: Catalog, kept: int, schema: Schema) -> Self:
         """Add runs after the first `kept` ones of a file that is open for writing."""
         kv = KVSeq(catalog.storage, catalog.superblock.note_writer(), writable=True)
-        return cls(kv, catalog.listed[:kept], schema)
+        first, second, third = (catalog.superblock.get(name, 0) if kept else 0 for name in BRIEF)
+        return cls(kv, catalog.listed[:kept], schema, (first, second, third))
 
     def release(self) -> None:
         """Release preallocated space."""
@@ -224,6 +271,8 @@ class CatalogWriter:
         table = np.array(parts, PART)
         index = encode_index(table, firsts, self._schema, np.array(values, VALUES))
         self._runs.append([*self._append(b"i/000000", index), int(table["rows"].sum())])
+        if len(self._runs) == 1 and len(table) >= BRIEF_FROM:
+            self._brief = self._append(b"k/000000", encode_brief(table, firsts))
 
     def _write_values(self, rows: FileTable) -> list[tuple[int, ...]]:
         found = list[tuple[int, ...]]()
@@ -238,9 +287,8 @@ class CatalogWriter:
         kv = self._kv
         padding = -kv.end % ALIGN
         pos, head = kv.end + padding, key + len(value).to_bytes(8, "big")
-        state = xxhash.xxh3_64(head, seed=(kv.layout.contid + pos) & MASK64)  # as a kvseq has it
-        state.update(value)
-        kv.append_parts([bytes(padding), head, value, state.digest()[-4:]], 1, 1)
+        total = _sum(head + value, kv.layout.contid + pos)
+        kv.append_parts([bytes(padding), head, value, total], 1, 1)
         return pos + len(head), len(value), hash_of(value)
 
     def finish(self, covered: int, now: int, clashes: int | None = None) -> None:
@@ -253,6 +301,13 @@ class CatalogWriter:
         """
         place = self._append(b"r/000000", np.array(self._runs, "<i8").tobytes())
         places = dict(zip((RUNS, RUNBYTES, RUNHASH), place, strict=True)) | {"DATAEND": covered}
+        block = self._kv.superblock
+        if self._brief[1] or BRIEF[0] in block:
+            places |= dict(zip(BRIEF, self._brief, strict=True))
+        if self._kv.end > LAST_BYTES:  # else the last bytes have the superblock
+            last = block | places | ({} if clashes is None else {CLASHES: clashes})
+            words = np.array([last.get(name, 0) for name in TRAILER], "<i8")
+            self._append(b"t/000000", words.tobytes())
         if clashes is None:
             self._kv.sync(places, now=now)
         else:

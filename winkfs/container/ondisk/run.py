@@ -4,18 +4,24 @@ The index of a run, little-endian: uint64 n, uint64 bytes of the names, int64[n,
 uint32[n] lengths of the names, and the names: the first one of each block. Where there are columns
 of the user, behind that at multiples of 8: uint64 bytes of their schema, the schema,
 int64[columns, n, 6] (see VALUES). Positions are those of values.
+
+The brief index has what a look-up by name needs, for readers to whom each byte costs. A raw deflate
+stream of: uint64 n, int64[4, n], each row but that of the hashes as differences: pos, length, hash,
+rows of the blocks; uint32[n] bytes of the first names, uint32[n] how many of them are those of the
+first name before it; the others.
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import add
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +59,8 @@ content             sum of the sizes, at most 2^63 - 1
 kinds               their FTYPEs as bits, modulo 64
 asked               rows that have ASK; 0 in files of older versions
 """
+BRIEF_FIELDS: Final = ("pos", "length", "hash", "rows")
+MOST_BRIEF: Final = 1 << 28  # bytes of a brief index, not deflated
 VALUES: Final = np.dtype([(name, "<i8") for name in (
     "pos", "length", "hash", "nulls", "low", "high",
 )])  # fmt: skip
@@ -63,6 +71,7 @@ class Run:
     """A run of blocks, names ascending from each to the next.
 
     parts   PART[b], of the blocks
+    places  of them `pos`, `length`, `hash` and `rows`
     firsts  the first name of each block
     starts  block i has the rows [starts[i], starts[i + 1])
     count   number of rows, including those that are GONE
@@ -79,7 +88,7 @@ class Run:
         self._storage = storage
         self.schema, table = _typed(value, end, count)
         self.values = dict(zip(self.schema, table, strict=True))
-        self.parts = np.frombuffer(value, PART, count, HEAD.size)
+        self.parts = self.places = np.frombuffer(value, PART, count, HEAD.size)
         lengths = np.frombuffer(value, "<u4", count, at)
         ends = list(accumulate(lengths.tolist(), initial=at + 4 * count))
         self.firsts = [value[a:b] for a, b in pairwise(ends)]
@@ -130,6 +139,32 @@ class Run:
             return 0
         return self.starts[number] + bisect_left(self.block(number).texts, name)
 
+    def row(self, name: bytes) -> list[int] | None:
+        """Return the COLUMNS of the row of a name; None: there is none. Raises DerivedDamage.
+
+        cost    decodes one block
+        """
+        return self.row_of(name, self.number_of(name))
+
+    def number_of(self, name: bytes) -> int:
+        """Return the number of the block that has a name, if one has; -1: none can."""
+        return bisect_right(self.firsts, name) - 1
+
+    def row_of(self, name: bytes, number: int) -> list[int] | None:
+        """Return as `row`, for a name that the block with this number has, if one has."""
+        if number < 0:
+            return None
+        block = self.block(number)
+        index = bisect_left(block.texts, name)
+        found = index < len(block.texts) and block.texts[index] == name
+        return block.row(index) if found else None
+
+    def fetch(self, numbers: Int64) -> None:
+        """Announce blocks that will be read, see `Storage.fetch`."""
+        self._storage.fetch(
+            (pos, pos + length) for pos, length in self.places[["pos", "length"]][numbers].tolist()
+        )
+
     # --- many blocks ---
 
     def rows(
@@ -172,6 +207,8 @@ class Run:
         """Return the blocks that may have names in [low, high), and such mtimes, int64[..]."""
         first = max(bisect_right(self.firsts, low) - 1, 0)
         stop = len(self.firsts) if high is None else bisect_left(self.firsts, high)
+        if times == ALWAYS:
+            return np.arange(first, max(stop, first))
         parts, (since, until) = self.parts[first:stop], times
         wanted = np.ones(len(parts), bool)
         if since is not None:  # an mtime at either end may be one beyond it
@@ -259,7 +296,7 @@ class Run:
         """Yield these blocks, ascending, some at a time; at most CACHED_BYTES of them stay in the
         page cache. Raises DerivedDamage."""
         step = at_once or AT_ONCE
-        pos, size = self.parts["pos"][wanted], self.parts["length"][wanted]
+        pos, size = self.places["pos"][wanted], self.places["length"][wanted]
         beyond = np.flatnonzero(np.cumsum(size) > CACHED_BYTES)
         at = int(pos[beyond[0]]) if len(beyond) else 0
         drop = self._storage.dropper(at, int((pos + size).max())) if at else None
@@ -280,14 +317,17 @@ class Run:
         """Read blocks, which are not kept. Raises DerivedDamage."""
         storage, name = self._storage, self._storage.name
         places, sizes, hashes, counts = (
-            self.parts[field][numbers].tolist() for field in ("pos", "length", "hash", "rows")
+            self.places[field][numbers].tolist() for field in ("pos", "length", "hash", "rows")
         )
         low, high = min(places), max(map(add, places, sizes))
         if high > storage.size():
             raise DerivedDamage("the catalog is cut short", file=name, offset=low)
+        if storage.far:
+            self.fetch(numbers)
+        slack = 0 if storage.far else SLACK  # read rather than made
         if high - low <= sum(sizes) + GAP_BYTES * len(places):  # one read instead of many
             at, size = [place - low for place in places], high - low + SLACK
-            data = storage.read(low, size).ljust(size, b"\0")
+            data = storage.read(low, high - low + slack).ljust(size, b"\0")
         else:
             at = list(accumulate(sizes[:-1], initial=0))
             data = b"".join([*map(storage.read, places, sizes), bytes(SLACK)])
@@ -317,6 +357,72 @@ class Run:
             parts.append(checked(self._storage, (pos, length, hashed), decode) if length > 0 else
                          Column.nulls(kind, rows))  # fmt: skip
         return Column.concat(parts)
+
+
+class BriefRun(Run):
+    """A run of which the brief index was read; its other numbers are read when they are needed."""
+
+    def __init__(self, storage: Storage, value: bytes, *, whole: Callable[[], Run]) -> None:
+        """Decode a brief index. Raises ValueError. `whole`: reads the index of the run."""
+        self._storage, self._whole = storage, whole
+        self.places, self.firsts = decode_brief(value)
+        self.starts = [0, *np.cumsum(self.places["rows"]).tolist()]
+        self.count = self.starts[-1]
+        self._blocks = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("parts", "schema", "values"):
+            raise AttributeError(name)
+        whole = self._whole()
+        self.parts, self.schema, self.values = whole.parts, whole.schema, whole.values
+        return getattr(self, name)
+
+
+def encode_brief(parts: npt.NDArray[np.void], firsts: Sequence[bytes]) -> bytes:
+    """Encode the brief index of a run."""
+    words = np.array([parts[name] for name in BRIEF_FIELDS], "<i8")
+    plain = [name == "hash" for name in BRIEF_FIELDS]
+    words = np.where(np.array(plain)[:, None], words, np.diff(words, prepend=0))
+    shared = [_shared(*pair) for pair in pairwise([b"", *firsts])]
+    lengths = np.array([list(map(len, firsts)), shared], "<u4")
+    rest = [name[skip:] for name, skip in zip(firsts, shared, strict=True)]
+    whole = [len(parts).to_bytes(8, "little"), words.astype("<i8").tobytes(), lengths.tobytes()]
+    coder = zlib.compressobj(wbits=-15)
+    return coder.compress(b"".join([*whole, *rest])) + coder.flush()
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """Return how many bytes both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def decode_brief(value: bytes) -> tuple[npt.NDArray[np.void], list[bytes]]:
+    """Decode a brief index -> PART[b] with its fields, and the first names. Raises ValueError."""
+    try:
+        decoder = zlib.decompressobj(wbits=-15)
+        data = decoder.decompress(value, MOST_BRIEF)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    count = int.from_bytes(data[:8], "little")
+    at = 8 + 32 * count
+    if not decoder.eof or decoder.unused_data or not 0 < count <= len(data) // 40:
+        raise ValueError("a brief index of another size")
+    words = np.frombuffer(data, "<i8", 4 * count, 8).reshape(4, count)
+    lengths, shared = np.frombuffer(data, "<u4", 2 * count, at).reshape(2, count).tolist()
+    at += 8 * count
+    parts, firsts, last = np.zeros(count, PART), list[bytes](), b""
+    for field, row in zip(BRIEF_FIELDS, words, strict=True):
+        parts[field] = row if field == "hash" else np.cumsum(row)
+    for length, skip in zip(lengths, shared, strict=True):
+        last = last[:skip] + data[at : at + length - skip]
+        at += length - skip
+        firsts.append(last)
+    if at != len(data) or list(map(len, firsts)) != lengths:
+        raise ValueError("names that cannot be")
+    if (parts["pos"] | parts["length"] | parts["rows"] < 0).any():
+        raise ValueError("an index that cannot be")
+    return parts, firsts
 
 
 def checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T]) -> T:

@@ -1,0 +1,444 @@
+"""Object storage: files of a store that answers requests for ranges of objects, to be read.
+
+    Transport        what a store can do; the implementations are in `winkfs.remote`
+    ObjectStorage    an object as a file. What is announced by `fetch` is asked for at once, in as
+                     few requests as pay, and stays in memory for the reads that follow
+    ObjectDirectory  the objects with a prefix
+
+Each request costs a round trip, as much time as megabytes: so nothing asks twice. The ETag of the
+first answer goes into each further request, so all bytes of a handle are those of one object.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import stat
+import tempfile
+import threading
+import time
+from abc import abstractmethod
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, NamedTuple, NoReturn, Self
+
+from winkformats.disk.pagecache import BulkReader
+from winkformats.disk.posix import PosixDirectory
+from winkformats.disk.storage import Buffer, Directory, FileType, Info, Lock, Storage
+
+HEAD_BYTES: Final = 16 << 10  # of the first request for an object
+STRAY_BYTES: Final = 8 << 10  # of a request for a few bytes that were not announced, at least
+GAP_BYTES: Final = 4 << 10  # between two ranges that are always requested as one
+WASTED: Final = 8  # a larger gap is requested with them up to this part of what is wanted
+REQUEST_BYTES: Final = 8 << 20  # of a request, at most
+AHEAD_BYTES: Final = 4 << 20  # of a request of a pass
+AHEAD: Final = 6  # requests of a pass before the one that is waited for
+HELD_BYTES: Final = 64 << 20  # of an object in memory
+IN_FLIGHT: Final = 32  # requests of a process at a time
+FRESH: Final = 5.0  # seconds for which the first answer of an object serves the next `open`
+Range = tuple[int, int]
+"""Start and stop, bytes."""
+
+
+class ObjectInfo(NamedTuple):
+    """Metadata of an object, as an answer has it: bytes, ETag ("": there is none), time of last change in
+    seconds since the epoch (0: unknown)."""
+
+    size: int
+    etag: str = ""
+    mtime: float = 0.0
+
+
+class Transport:
+    """Requests to one store. Several threads may call it; all methods raise OSError.
+
+    url       of its root, without a slash at the end; keys are relative to it
+    suffixes  whether `get` can ask for the last bytes of an object of unknown size
+    recent    objects whose first answer can be used by the next `open`, see `FRESH`
+    """
+
+    suffixes: bool = True
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.recent: OrderedDict[str, tuple[float, ObjectStorage]] = OrderedDict()
+
+    @abstractmethod
+    def get(
+        self, key: str, start: int, length: int, like: ObjectInfo | None = None
+    ) -> tuple[int, bytes, ObjectInfo]:
+        """Return where the bytes begin, the bytes from `start` on, fewer only at the end of the
+        object, and what is known of it.
+
+        start   negative: the last `length` bytes
+        like    the object must still be this one
+        raises  FileNotFoundError; PermissionError; OSError ESTALE: it was replaced
+        """
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
+        """Yield the keys that begin with a prefix, up to the next slash, and what is known of the
+        objects; None for several objects below a slash, which is the end of the key then."""
+
+
+class Pool:
+    """Threads that run calls; at most `IN_FLIGHT`. They end with the process, also during a call:
+    a server that does not answer must not keep a program from its end."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], Any]]
+        self._calls = queue.SimpleQueue()
+        self._lock, self._threads, self._idle = threading.Lock(), 0, 0
+
+    def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._calls.put((future, call, given))
+        with self._lock:
+            if self._idle < self._calls.qsize() and self._threads < IN_FLIGHT:
+                self._threads += 1
+                threading.Thread(target=self._run, daemon=True, name="winkfs-request").start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            future, call, given = self._calls.get()
+            with self._lock:
+                self._idle -= 1
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call(*given))
+                except BaseException as error:
+                    future.set_exception(error)
+
+
+_pool = Pool()
+
+
+def _after_fork() -> None:
+    global _pool
+    _pool = Pool()  # the threads are the parent's
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def joined(ranges: Iterable[Range]) -> list[Range]:
+    """Return the requests for ranges: near ones are joined, long ones divided.
+
+    They have at most 1 / WASTED more bytes than the ranges, and gaps of up to GAP_BYTES.
+    """
+    found = list[Range]()
+    start = stop = wanted = 0
+    for low, high in sorted(ranges):
+        gap = max(low - stop, 0)
+        spare = stop - start + gap - wanted if stop else 0
+        near = stop and (gap <= GAP_BYTES or spare * WASTED <= wanted)
+        if near and max(high, stop) - start <= REQUEST_BYTES:
+            wanted += max(high - max(low, stop), 0)
+            stop = max(stop, high)
+            continue
+        if stop:
+            found.append((start, stop))
+        while high - low > REQUEST_BYTES:
+            found.append((low, low + REQUEST_BYTES))
+            low += REQUEST_BYTES
+        start, stop, wanted = low, high, high - low
+    return [*found, (start, stop)] if stop else found
+
+
+class Held:
+    """Pieces of an object in memory, the last HELD_BYTES of them; none is within another one.
+
+    known  what the first answer has reported of the object, which one thread asks for under `first`
+    """
+
+    def __init__(self) -> None:
+        self.known: ObjectInfo | None = None
+        self.first = threading.Lock()
+        self._pieces: OrderedDict[int, bytes] = OrderedDict()
+        self._starts: list[int] = []
+        self._bytes, self._lock = 0, threading.Lock()
+
+    def add(self, start: int, data: bytes) -> None:
+        stop = start + len(data)
+        with self._lock:
+            at = bisect_right(self._starts, start)
+            before = self._starts[at - 1] if at else -1
+            if before >= 0 and before + len(self._pieces[before]) >= stop:
+                return
+            at -= before == start
+            while at < len(self._starts):
+                within = self._starts[at]
+                if within + len(self._pieces[within]) > stop:
+                    break
+                self._drop(at)
+            self._starts.insert(at, start)
+            self._pieces[start] = data
+            self._bytes += len(data)
+            while self._bytes > HELD_BYTES and len(self._pieces) > 1:
+                self._drop(bisect_right(self._starts, next(iter(self._pieces))) - 1)
+
+    def _drop(self, at: int) -> None:
+        self._bytes -= len(self._pieces.pop(self._starts.pop(at)))
+
+    def find(self, offset: int) -> tuple[memoryview, int]:
+        """Return the bytes that are there from an offset on; none: how many are not."""
+        with self._lock:
+            at = bisect_right(self._starts, offset)
+            start = self._starts[at - 1] if at else 0
+            piece = self._pieces.get(start, b"") if at else b""
+            if offset < start + len(piece):
+                self._pieces.move_to_end(start)
+                return memoryview(piece)[offset - start :], 0
+            after = self._starts[at] if at < len(self._starts) else 1 << 62
+        return memoryview(b""), after - offset
+
+    def missing(self, start: int, stop: int) -> Iterator[Range]:
+        """Yield the ranges within [start, stop) that are not there."""
+        while start < stop:
+            found, more = self.find(start)
+            if not found:
+                yield start, min(start + more, stop)
+            start += len(found) or more
+
+
+class ObjectStorage(Storage):
+    """An object, to be read. It is asked for at the first access, which raises FileNotFoundError if
+    there is none."""
+
+    mapped = False
+    far = True
+
+    def __init__(self, transport: Transport, key: str, held: Held | None = None) -> None:
+        self._transport, self._key = transport, key
+        self.name = f"{transport.url}/{key}"
+        self._held = held or Held()
+
+    @property
+    def known(self) -> ObjectInfo:
+        """Metadata of the object, from the first answer."""
+        return self._held.known or self._begin()
+
+    def begin(self, last: int = 0) -> Info:
+        self._begin(last)
+        return self.info()
+
+    def _begin(self, last: int = 0) -> ObjectInfo:
+        """Ask for the first bytes, or the last ones, unless that was done."""
+        held = self._held
+        with held.first:
+            if held.known is None:
+                start, length = (-1, last) if last and self._transport.suffixes else (0, HEAD_BYTES)
+                at, data, held.known = self._transport.get(self._key, start, length)
+                if data:
+                    held.add(at, data)
+            return held.known
+
+    def _get(self, start: int, stop: int) -> bytes:
+        _, data, _ = self._transport.get(self._key, start, stop - start, self.known)
+        if len(data) != stop - start:
+            raise OSError(errno.EIO, "a shorter answer than was asked for", self.name)
+        return data
+
+    def _each(self, requests: Sequence[Range]) -> Iterator[tuple[int, bytes]]:
+        """Yield the answers to requests, which are made at once."""
+        if len(requests) == 1:
+            yield requests[0][0], self._get(*requests[0])
+            return
+        waiting = [_pool.submit(self._get, start, stop) for start, stop in requests]
+        try:
+            for (start, _), future in zip(requests, waiting, strict=True):
+                yield start, future.result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    def fetch(self, ranges: Iterable[Range]) -> None:
+        size = self.known.size
+        missing = [
+            part
+            for start, stop in ranges
+            for part in self._held.missing(max(start, 0), min(stop, size))
+        ]
+        for start, data in self._each(joined(missing)):
+            self._held.add(start, data)
+
+    def read_into(self, into: memoryview, offset: int) -> int:
+        into = into[: max(self.known.size - offset, 0)]
+        done, stop = 0, offset + len(into)
+        while done < len(into):
+            found, _ = self._held.find(offset + done)
+            if not found:
+                at = offset + done
+                until = min(max(stop, at + STRAY_BYTES), self.known.size, at + HELD_BYTES // 2)
+                self.fetch([(at, until)])
+                found, _ = self._held.find(at)
+                if not found:  # other threads have read more than is held
+                    found = memoryview(self._get(at, min(until, at + REQUEST_BYTES)))
+            part = found[: len(into) - done]
+            into[done : done + len(part)] = part
+            done += len(part)
+        return done
+
+    def read_each(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        self.fetch([(at, at + n) for at, n in zip(offsets, lengths, strict=True)])
+        return list(map(self.read, offsets, lengths))
+
+    def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
+        return AheadReader(self._get, start, min(stop, self.known.size))
+
+    def present(self, offset: int, length: int) -> bool:
+        return not any(self._held.missing(offset, min(offset + length, self.known.size)))
+
+    def info(self) -> Info:
+        known = self.known
+        identity = hash(self.name), hash((known.etag, known.size))
+        mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IROTH
+        owner = os.geteuid(), os.getegid()
+        return Info(FileType.FILE, identity, known.size, known.mtime, mode, *owner)
+
+    def duplicate(self) -> Self:
+        return type(self)(self._transport, self._key, self._held)
+
+    def close(self) -> None:
+        """Forget what is in memory, unless a duplicate has it. Idempotent."""
+        self._held = Held()
+
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
+        self._refuse()
+
+    def truncate(self, length: int) -> None:
+        self._refuse()
+
+    def sync(self) -> None:
+        """Return: nothing was written."""
+
+    def _refuse(self) -> NoReturn:
+        raise _read_only(self.name)
+
+
+class AheadReader(BulkReader):
+    """A pass over an object, which asks for the next ranges before it needs them: the further it
+    has come without a gap, the more of them."""
+
+    def __init__(self, get: Callable[[int, int], bytes], start: int, stop: int) -> None:
+        super().__init__(lambda into, offset: 0, None)
+        self._get, self._next, self._stop, self._ahead = get, start, stop, 0
+        self._waiting: OrderedDict[Range, Future[bytes]] = OrderedDict()
+
+    def read(self, offset: int, length: int) -> memoryview:
+        stop = min(offset + length, self._stop)
+        if offset >= stop:
+            return memoryview(b"")
+        for part, future in list(self._waiting.items()):
+            if part[1] <= offset:
+                future.cancel()
+                del self._waiting[part]
+        if self._next < offset:  # nothing between was wanted
+            self._next, self._ahead = offset, 0
+        until = min(stop + self._ahead * AHEAD_BYTES, self._stop)
+        while self._next < until:
+            part = self._next, min(self._next + AHEAD_BYTES, until)
+            self._waiting[part] = _pool.submit(self._get, *part)
+            self._next = part[1]
+        self._ahead = min(2 * self._ahead + 1, AHEAD)
+        parts = [
+            memoryview(future.result())[max(offset - low, 0) : stop - low]
+            for (low, _), future in self._waiting.items()
+            if low < stop
+        ]
+        return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def close(self) -> None:
+        for future in self._waiting.values():
+            future.cancel()
+        self._waiting.clear()
+
+
+class ObjectDirectory(Directory):
+    """The objects whose keys begin with a prefix and a slash."""
+
+    def __init__(self, transport: Transport, prefix: str) -> None:
+        self._transport, self._prefix = transport, prefix.strip("/")
+        self.path = f"{transport.url}/{self._prefix}" if self._prefix else transport.url
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if self._prefix else name
+
+    def open(
+        self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
+    ) -> ObjectStorage:
+        if mode != "r":
+            raise _read_only(f"{self.path}/{name}")
+        key = self._key(name)
+        made, found = self._transport.recent.pop(key, (0.0, None))
+        if found is not None and time.monotonic() - made < FRESH:
+            return found
+        return ObjectStorage(self._transport, key)
+
+    def info(self, name: str = "", *, follow: bool = False) -> Info | None:
+        """Return as `Directory.info`; a name is that of an object, not of a directory.
+
+        cost    one request; that of a name brings the first bytes, for the next `open`
+        """
+        if not name:
+            for _ in self._transport.list(f"{self._prefix}/" if self._prefix else ""):
+                owner = os.geteuid(), os.getegid()
+                return Info(FileType.DIRECTORY, (hash(self.path), 0), 0, 0.0, 0o755, *owner)
+            return None
+        storage = self.open(name)
+        try:
+            found = storage.info()
+        except FileNotFoundError:
+            return None
+        self._transport.recent[self._key(name)] = time.monotonic(), storage
+        while len(self._transport.recent) > IN_FLIGHT:
+            self._transport.recent.popitem(last=False)
+        return found
+
+    def list(self) -> list[str]:
+        prefix = f"{self._prefix}/" if self._prefix else ""
+        return [key[len(prefix) :].rstrip("/") for key, _ in self._transport.list(prefix)]
+
+    def subdirectory(self, name: str) -> Self:
+        return type(self)(self._transport, self._key(name))
+
+    def scratch(self) -> Storage:
+        return PosixDirectory(tempfile.gettempdir()).scratch()
+
+    def sync(self) -> None:
+        """Return: nothing was written."""
+
+    # --- what only a disk of this machine can do ---
+
+    def create_new(
+        self, name: str, *, like: Storage | None = None, uncached: bool = False
+    ) -> Storage:
+        raise _read_only(f"{self.path}/{name}")
+
+    def rename(self, old: str, new: str) -> None:
+        raise _read_only(f"{self.path}/{old}")
+
+    def link(self, old: str, new: str) -> None:
+        raise _read_only(f"{self.path}/{old}")
+
+    def unlink(self, name: str) -> None:
+        raise _read_only(f"{self.path}/{name}")
+
+    def mkdir(self, name: str) -> None:
+        raise _read_only(f"{self.path}/{name}")
+
+    def rmdir(self, name: str) -> None:
+        raise _read_only(f"{self.path}/{name}")
+
+    def lock(self, name: str, *, shared: bool = False) -> Lock | None:
+        raise _read_only(f"{self.path}/{name}")
+
+
+def _read_only(path: str) -> OSError:
+    return OSError(errno.EROFS, "files on object storage can only be read", path)

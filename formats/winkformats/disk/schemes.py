@@ -1,0 +1,44 @@
+"""Schemes of paths: which disk a path is on. Light: `import winkfs` registers those of URLs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from winkformats.disk.storage import Directory
+
+Factory = Callable[[str], "Directory"]
+_factories: Final[dict[str, Factory]] = {}  # by scheme and colon, of URLs also the slashes
+
+
+def register(scheme: str, factory: Factory, *, url: bool = False) -> None:
+    """Let `factory` make the directories of all paths that begin with `scheme` and a colon; url:
+    and two slashes, then what is there can only be read, see `Storage.far`."""
+    _factories[f"{scheme}://" if url else f"{scheme}:"] = factory
+
+
+def unregister(scheme: str, *, url: bool = False) -> None:
+    """Remove a scheme that was registered."""
+    del _factories[f"{scheme}://" if url else f"{scheme}:"]
+
+
+def factory_of(path: str) -> Factory | None:
+    """Return what makes the directories of a path; None: it is on a disk of this machine."""
+    return _factories.get(_mark(path))
+
+
+def scheme_of(path: str) -> str:
+    """Return the registered scheme that a path begins with, "" for a path of this machine."""
+    return path.partition(":")[0] if factory_of(path) else ""
+
+
+def is_far(path: str) -> bool:
+    """Return whether a path is a URL of object storage."""
+    return _mark(path).endswith("/") and factory_of(path) is not None
+
+
+def _mark(path: str) -> str:
+    """Return how the scheme of a path would be registered."""
+    head, colon, rest = path.partition(":")
+    return head + colon + ("//" if colon and rest.startswith("//") else "")

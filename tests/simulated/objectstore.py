@@ -1,0 +1,190 @@
+"""An object store in memory, in process and over HTTP: counts requests, and fails on order.
+
+with ObjectStore() as store:
+    store.put("dir/corpus.data", data)
+    winkfs.open(store.url + "/dir/corpus")     # sim1://..., in process
+with web_server(store) as url: ...             # http://127.0.0.1:...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import unquote, urlsplit
+
+from winkformats.disk.objects import ObjectDirectory, ObjectInfo, Transport
+from winkformats.disk.schemes import register, unregister
+from winkfs.errors import NoSuchFile, StalePlan
+from winkfs.names import SUFFIXES
+
+_numbers = itertools.count(1)
+
+
+class Request(NamedTuple):
+    key: str
+    start: int
+    size: int
+
+
+class ObjectStore:
+    """Objects by key.
+
+    requests  what was asked for, and answered
+    failing   called before each request with its key; raises what the request is to raise
+    """
+
+    def __init__(self) -> None:
+        self._scheme = f"sim{next(_numbers)}"
+        self.url = f"{self._scheme}://bucket"
+        self.objects: dict[str, tuple[bytes, ObjectInfo]] = {}
+        self.requests: list[Request] = []
+        self.failing: Callable[[str], object] = lambda key: None
+        self.transport = SimulatedTransport(self)
+
+    def __enter__(self) -> Self:
+        start = len(self.url)
+
+        def directory(path: str) -> ObjectDirectory:
+            return ObjectDirectory(self.transport, path[start:])
+
+        register(self._scheme, directory, url=True)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        unregister(self._scheme, url=True)
+
+    def put(self, key: str, data: bytes) -> None:
+        etag = f'"{hashlib.md5(data).hexdigest()}"'
+        self.objects[key] = data, ObjectInfo(len(data), etag, 1_700_000_000.0)
+
+    def put_container(self, base: Path, key: str = "dir/c") -> str:
+        """Put the files of a container, without its lock -> its URL."""
+        for suffix in SUFFIXES:
+            path = Path(f"{base}{suffix}")
+            if path.exists() and suffix in (".data", ".cat", ".idx", ".time"):
+                self.put(key + suffix, path.read_bytes())
+        return f"{self.url}/{key}"
+
+    def get(
+        self, key: str, start: int, length: int, etag: str | None
+    ) -> tuple[int, bytes, ObjectInfo]:
+        self.failing(key)
+        if key not in self.objects:
+            raise NoSuchFile("no such object", key)
+        data, info = self.objects[key]
+        if etag is not None and etag != info.etag:
+            raise StalePlan("was replaced since it was opened: open it again", key)
+        start = max(len(data) - length, 0) if start < 0 else start
+        found = data[start : start + length]
+        self.requests.append(Request(key, start, len(found)))
+        return start, found, info
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[list[Request]]:
+        """Record the requests of a block in the list."""
+        found, before = list[Request](), len(self.requests)
+        yield found
+        found += self.requests[before:]
+
+
+class SimulatedTransport(Transport):
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(store.url)
+        self._store = store
+
+    def get(
+        self, key: str, start: int, length: int, like: ObjectInfo | None = None
+    ) -> tuple[int, bytes, ObjectInfo]:
+        return self._store.get(key, start, length, like.etag if like else None)
+
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
+        self._store.requests.append(Request(prefix, 0, 0))
+        seen = dict[str, ObjectInfo | None]()
+        for key, (_, info) in sorted(self._store.objects.items()):
+            if key.startswith(prefix):
+                rest, slash, _ = key[len(prefix) :].partition("/")
+                seen.setdefault(prefix + rest + slash, None if slash else info)
+        yield from seen.items()
+
+
+# --- over HTTP ---
+
+
+@contextlib.contextmanager
+def web_server(
+    store: ObjectStore, behave: Callable[[Any, str], bool] | None = None
+) -> Iterator[str]:
+    """Serve the objects of a store over HTTP -> the URL.
+
+    behave  called with the handler and the key before each answer; returns whether it has answered
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            key = unquote(urlsplit(self.path).path).lstrip("/")
+            if behave is not None and behave(self, key):
+                return
+            match = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+            assert match is not None, "winkfs never asks for a whole object"
+            first, last = match.groups()
+            start, length = (int(first), int(last) - int(first) + 1) if first else (-1, int(last))
+            try:
+                at, data, info = store.get(key, start, length, self.headers.get("If-Match"))
+            except OSError as error:
+                status = 404 if isinstance(error, FileNotFoundError) else 412
+                self.answer(status, b"")
+                return
+            if not data:
+                self.answer(416, b"", {"Content-Range": f"bytes */{info.size}"})
+                return
+            self.answer(206, data, {
+                "Content-Range": f"bytes {at}-{at + len(data) - 1}/{info.size}",
+                "ETag": info.etag, "Last-Modified": formatdate(info.mtime, usegmt=True),
+            })  # fmt: skip
+
+        def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+            self.send_response(status)
+            for name, value in ({"Content-Length": str(len(body))} | (headers or {})).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *given: object) -> None:
+            """Print nothing."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *given: object) -> None:
+            """Print nothing where a client has gone."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def slow(seconds: float) -> Callable[[Any, str], bool]:
+    """Return a behaviour: each answer takes so long."""
+
+    def behave(handler: Any, key: str) -> bool:
+        time.sleep(seconds)
+        return False
+
+    return behave

@@ -1,0 +1,31 @@
+"""Object storage: stores below s3://, gs://, az:// and https:// are read in place.
+
+find        the transport of a URL, one a process and store
+ranges      requests for ranges over HTTP, on signed URLs
+control     what needs credentials: listing and signing, by obstore
+proxy       the same in a forked child, where obstore would hang: by a process that is executed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from winkformats.disk.schemes import register
+
+if TYPE_CHECKING:
+    from winkformats.disk.objects import ObjectDirectory
+
+SCHEMES = ("s3", "gs", "az", "https", "http")
+
+
+def directory(path: str) -> ObjectDirectory:
+    """Return the directory with this URL."""
+    from winkfs.remote.find import directory_at  # late: most programs need none
+
+    return directory_at(path)
+
+
+def install() -> None:
+    """Let all paths that begin with one of the schemes and `://` be on object storage."""
+    for scheme in SCHEMES:
+        register(scheme, directory, url=True)

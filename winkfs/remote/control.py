@@ -1,0 +1,135 @@
+"""Control plane: what needs credentials, the names of objects and signed URLs, by obstore.
+
+obstore hangs for ever in a forked child whose parent has used it. There the same functions run in a
+process that is executed: `python -m winkfs.remote.control`.
+"""
+
+from __future__ import annotations
+
+import configparser
+import datetime
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from winkfs.errors import NoSuchFile, NotAllowed, Refusal
+
+SECONDS: Final = 60
+_used: set[int] = set()  # processes that have used it: this one, or its parents
+
+
+def call(what: str, root: str, *given: Any) -> Any:
+    """Call a function of this module, in this process if that is safe. Raises OSError."""
+    if _used and os.getpid() not in _used:
+        return _executed(what, root, *given)
+    _used.add(os.getpid())
+    import obstore.exceptions as errors
+
+    try:
+        return globals()[what](root, *given)
+    except FileNotFoundError:
+        raise NoSuchFile("no such object or bucket", root) from None
+    except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
+        raise NotAllowed(_line(error), root, number=errno.EACCES) from None
+    except (errors.BaseError, ValueError, OSError) as error:
+        if isinstance(error, Refusal):
+            raise
+        raise Refusal(_line(error), root) from None
+
+
+def names(root: str, prefix: str) -> list[list[Any]]:
+    """Return the keys that begin with a prefix, up to the next slash, with what is known of those
+    that are objects: bytes, ETag, mtime."""
+    import obstore
+
+    found = obstore.list_with_delimiter(_store(root), prefix.rstrip("/") or None)
+    objects = [
+        [o["path"], o["size"], o["e_tag"] or "", o["last_modified"].timestamp()]
+        for o in found["objects"]
+    ]
+    return objects + [[f"{path}/"] for path in found["common_prefixes"]]
+
+
+def sign(root: str, key: str, seconds: int) -> str:
+    """Return a URL from which an object can be read for some seconds."""
+    import obstore
+
+    return obstore.sign(_store(root), "GET", key, datetime.timedelta(seconds=seconds))
+
+
+@cache
+def _store(root: str) -> Any:
+    from obstore.store import from_url
+
+    config: Any = {}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    if root.startswith("s3:"):
+        config = {} if os.environ.get("AWS_ACCESS_KEY_ID") else _profile()
+        endpoint = endpoint or config.pop("endpoint_url", "")
+        if endpoint:
+            config["endpoint"] = endpoint
+        config.setdefault("region", os.environ.get("AWS_REGION") or
+                          os.environ.get("AWS_DEFAULT_REGION") or "us-east-1")  # fmt: skip
+    options: Any = {"timeout": "30s", "connect_timeout": "10s", "allow_http": True}
+    return from_url(root, config=config, client_options=options)
+
+
+def _profile() -> dict[str, Any]:
+    """Return the settings of a profile of the AWS tools, which obstore does not read itself."""
+    name, found = os.environ.get("AWS_PROFILE") or "default", dict[str, Any]()
+    home = Path("~/.aws").expanduser()
+    for file, section in (("config", f"profile {name}"), ("config", name), ("credentials", name)):
+        given = os.environ.get("AWS_CONFIG_FILE" if file == "config" else
+                               "AWS_SHARED_CREDENTIALS_FILE")  # fmt: skip
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(given or home / file)
+        except configparser.Error:
+            continue
+        if parser.has_section(section):
+            found |= dict(parser.items(section))
+    known = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region",
+             "endpoint_url")  # fmt: skip
+    return {name: found[name] for name in known if name in found}
+
+
+def _executed(what: str, root: str, *given: Any) -> Any:
+    asked = json.dumps([what, root, *given])
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "winkfs.remote.control"], input=asked, capture_output=True,
+            text=True, timeout=SECONDS, check=False,
+        )  # fmt: skip
+        answer = json.loads(done.stdout)
+    except (subprocess.TimeoutExpired, ValueError):
+        raise Refusal("the helper process that asks the store has failed", root) from None
+    if "error" in answer:
+        number, line = answer["error"]
+        kind = {errno.ENOENT: NoSuchFile, errno.EACCES: NotAllowed}.get(number, Refusal)
+        raise kind(line, root, number=number)
+    return answer["found"]
+
+
+def _line(error: Exception) -> str:
+    """Return the reason of an error of obstore in one line, without signatures."""
+    text = " ".join(str(error).split("\n\nDebug source")[0].split())
+    return re.sub(r"\?X-\S+|https?://\S+\?\S+", "...", text)[:300]
+
+
+def main() -> None:
+    what, root, *given = json.load(sys.stdin)
+    try:
+        answer: dict[str, Any] = {"found": call(what, root, *given)}
+    except OSError as error:
+        answer = {"error": [error.errno or errno.EIO, error.strerror]}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,254 @@
+"""Requests for ranges of objects, by HTTP. An answer counts only if it is what was asked for: these
+bytes, of this object, and no more.
+
+    WebTransport     of a web server, without credentials
+    SignedTransport  of an object store: on URLs that are signed for an hour, so that requests work
+                     in forked children, and need no credentials
+
+An answer that may be better the next time (429, 5xx, a reset, a cut) is asked for again, with
+growing pauses, until TIMEOUT.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import quote, urljoin, urlsplit
+
+import urllib3
+from urllib3.exceptions import (
+    HTTPError,
+    LocationParseError,
+    NameResolutionError,
+    SSLError,
+)
+
+from winkformats.disk.objects import IN_FLIGHT, ObjectInfo, Transport
+from winkformats.version import VERSION
+from winkfs.errors import NoSuchFile, NotAllowed, Refusal, StalePlan
+from winkfs.remote import control
+
+TIMEOUT: Final = 60.0  # seconds after which a request has failed, repetitions included
+CONNECT: Final = 10.0  # seconds to connect
+SILENCE: Final = 20.0  # seconds without a byte after which a request is made anew
+TRIES: Final = 10
+PAUSE: Final = 0.1  # seconds before the second try; the pauses grow up to LONGEST
+LONGEST: Final = 5.0
+REPORTED: Final = 5.0  # seconds of trying after which it is reported
+PIECE: Final = 1 << 18  # bytes of a body that are read at a time
+REDIRECTS: Final = 5
+LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+SIGNED: Final = 3600  # seconds for which a URL is signed
+RENEWED: Final = 600  # seconds before its end from which it is signed anew
+_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+
+
+class Again(Exception):
+    """An answer that may be another one if it is asked for again. `after`: seconds to wait."""
+
+    def __init__(self, what: str, after: float = 0.0) -> None:
+        super().__init__(what)
+        self.after = after
+
+
+def report(line: str) -> None:
+    """Report what takes long. Others may replace this function."""
+    print(f"winkfs: {line}", file=sys.stderr, flush=True)
+
+
+class RangeTransport(Transport):
+    """A transport over HTTP. `timeout`: seconds, see TIMEOUT."""
+
+    follows = False  # redirects
+
+    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+        super().__init__(url)
+        self.timeout = timeout
+        self._pool = urllib3.PoolManager(
+            num_pools=8, maxsize=IN_FLIGHT, retries=False,
+            headers={"User-Agent": f"winkfs/{VERSION}", "Accept-Encoding": "identity"},
+        )  # fmt: skip
+
+    def address(self, key: str) -> str:
+        """Return the URL from which an object is read."""
+        raise NotImplementedError
+
+    def get(
+        self, key: str, start: int, length: int, like: ObjectInfo | None = None
+    ) -> tuple[int, bytes, ObjectInfo]:
+        begin, tries, reported = time.monotonic(), 0, False
+        while True:
+            until = begin + self.timeout
+            try:
+                return self._once(key, start, length, like, until)
+            except Again as again:
+                tries += 1
+                now = time.monotonic()
+                pause = min(PAUSE * 2**tries, LONGEST) * random.uniform(0.5, 1)
+                pause = max(pause, again.after)
+                if tries >= TRIES or now + pause >= until:
+                    what = f"{again}, {tries} times in {now - begin:.0f} s"
+                    raise Refusal(what, self._name(key)) from None
+                if not reported and now - begin > REPORTED:
+                    reported = True
+                    report(f"{self._name(key)}: {again}: still trying")
+                time.sleep(pause)
+
+    def _name(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+    def _once(
+        self, key: str, start: int, length: int, like: ObjectInfo | None, until: float
+    ) -> tuple[int, bytes, ObjectInfo]:
+        what = f"bytes=-{length}" if start < 0 else f"bytes={start}-{start + length - 1}"
+        headers = {"Range": what, "Cache-Control": "no-cache"}
+        if like is not None and like.etag and not like.etag.startswith("W/"):
+            headers["If-Match"] = like.etag
+        answer = self._ask(key, headers, until)
+        try:
+            at, size, found = self._checked(answer, key, start, length, like)
+            return at, self._body(answer, size, until), found
+        except HTTPError as error:
+            raise Again(_line(error)) from None
+        finally:
+            answer.close() if answer.length_remaining else answer.release_conn()
+
+    def _ask(self, key: str, headers: dict[str, str], until: float) -> Any:
+        url = self.address(key)
+        for _ in range(REDIRECTS):
+            left = max(until - time.monotonic(), 0.1)
+            times = urllib3.Timeout(connect=min(CONNECT, left), read=min(SILENCE, left))
+            try:
+                answer = self._pool.request(
+                    "GET", url, headers={**self._pool.headers, **headers}, redirect=False,
+                    preload_content=False, decode_content=False, timeout=times,
+                )  # fmt: skip
+            except (SSLError, LocationParseError, NameResolutionError) as error:
+                raise Refusal(_line(error), self._name(key)) from None
+            except HTTPError as error:
+                raise Again(_line(error)) from None
+            if answer.status not in (301, 302, 303, 307, 308):
+                return answer
+            answer.close()
+            there = urljoin(url, answer.headers.get("Location", ""))
+            if not self.follows or urlsplit(there).scheme not in (urlsplit(url).scheme, "https"):
+                host = urlsplit(there).netloc
+                raise Refusal(f"the server redirects to {host}: name that place", self._name(key))
+            url = there
+        raise Refusal("too many redirects", self._name(key))
+
+    def _checked(
+        self, answer: Any, key: str, start: int, length: int, like: ObjectInfo | None
+    ) -> tuple[int, int, ObjectInfo]:
+        """Return where the body begins, its bytes, and what is known of the object."""
+        status, name = answer.status, self._name(key)
+        if status in LATER:
+            raise Again(f"HTTP {status}", _seconds(answer.headers.get("Retry-After")))
+        if status == 416 and answer.headers.get("Content-Range", "").endswith("/0"):
+            return 0, 0, _info(answer, 0)
+        if status in (404, 410):
+            raise NoSuchFile("no such object", name)
+        if status in (401, 403):
+            raise NotAllowed(f"HTTP {status}: no permission, or no such object", name,
+                             number=errno.EACCES)  # fmt: skip
+        if status in (412, 416):
+            raise StalePlan("was replaced since it was opened: open it again", name)
+        if status == 200:
+            raise Refusal("the server ignores Range, and would send all of it", name,
+                          number=errno.EOPNOTSUPP)  # fmt: skip
+        if status != 206:
+            raise Refusal(f"HTTP {status}", name)
+        coding = answer.headers.get("Content-Encoding", "identity")
+        match = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+        if coding != "identity" or match is None:
+            what = f"its content is encoded: {coding}" if coding != "identity" else (
+                "an answer without a Content-Range")  # fmt: skip
+            raise Refusal(what, name)
+        first, last, size = map(int, match.groups())
+        wanted = max(size - length, 0) if start < 0 else start
+        if first != wanted or last != min(wanted + length, size) - 1:
+            raise Refusal(f"asked for {length} bytes from {wanted}, the answer has those from "
+                          f"{first} to {last} of {size}", name)  # fmt: skip
+        found = _info(answer, size)
+        if like is not None and (like.size, like.etag) != (found.size, found.etag):
+            raise StalePlan("was replaced since it was opened: open it again", name)
+        return first, last + 1 - first, found
+
+    def _body(self, answer: Any, size: int, until: float) -> bytes:
+        parts, got = list[bytes](), 0
+        while got < size:
+            if time.monotonic() > until:
+                raise Again("a slow answer")
+            data = answer.read1(min(PIECE, size - got))
+            if not data:
+                raise Again(f"the answer ends after {got} of {size} bytes")
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
+        raise NotImplementedError
+
+
+class WebTransport(RangeTransport):
+    """A web server; it has no listing that could be read."""
+
+    follows = True
+
+    def address(self, key: str) -> str:
+        return f"{self.url}/{quote(key)}"
+
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
+        yield from ()
+
+
+class SignedTransport(RangeTransport):
+    """An object store: see `control`."""
+
+    def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
+        super().__init__(url, timeout)
+        self.suffixes = not url.startswith("az:")
+        self._signed: dict[str, tuple[float, str]] = {}
+        self._lock = threading.Lock()
+
+    def address(self, key: str) -> str:
+        now = time.monotonic()
+        with self._lock:
+            until, url = self._signed.get(key, (0.0, ""))
+            if until < now:
+                url = control.call("sign", self.url, key, SIGNED)
+                if len(self._signed) > 1024:
+                    self._signed.clear()
+                self._signed[key] = now + SIGNED - RENEWED, url
+        return url
+
+    def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
+        for key, *known in control.call("names", self.url, prefix):
+            yield key, ObjectInfo(*known) if known else None
+
+
+def _info(answer: Any, size: int) -> ObjectInfo:
+    try:
+        mtime = parsedate_to_datetime(answer.headers["Last-Modified"]).timestamp()
+    except (KeyError, ValueError, TypeError):
+        mtime = 0.0
+    return ObjectInfo(size, answer.headers.get("ETag", ""), mtime)
+
+
+def _seconds(text: str | None) -> float:
+    """Return the seconds of Retry-After, if it has seconds."""
+    return min(float(text), TIMEOUT) if text is not None and text.isdecimal() else 0.0
+
+
+def _line(error: HTTPError) -> str:
+    """Return the reason of an error, without a URL: it may be signed."""
+    text = str(error).splitlines()[0]
+    text = re.sub(r"https?://\S+|/\S*\?\S+", "...", text)
+    return re.sub(r"^(<[^>]*>|\w+\([^)]*\)): ", "", text) or type(error).__name__
