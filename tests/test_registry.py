@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from mounting import mounted
+import warm
+from mounting import PATIENCE, mounted
 from shelf import install
 from sparking import application
 
@@ -70,11 +71,10 @@ def texts(tmp_path: Path) -> Path:
 
 
 def run(site: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(site), *sys.path])
-    return subprocess.run(
-        [sys.executable, "-m", "winkfs", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(site), *sys.path]))
+        done = warm.run([str(argument) for argument in arguments], PATIENCE)
+    return subprocess.CompletedProcess(arguments, *done)
 
 
 @pytest.mark.slow
