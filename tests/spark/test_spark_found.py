@@ -13,7 +13,7 @@ import data_sets
 import pytest
 import stored
 from sparkfiles import plain, struct
-from sparking import application, environment
+from sparking import application, environment, without_python
 from warm import PACKAGES, ROOT
 
 pytestmark = pytest.mark.spark
@@ -188,21 +188,14 @@ print("found", *{row[0] for row in frame.select(where("path")).limit(1).collect(
 """
 
 
+@pytest.mark.long
 def test_spark_runs_with_the_python_of_the_script(base: Path, tmp_path: Path) -> None:
-    """Its folder is not on the PATH: no virtual environment is active."""
+    """In the suite test_cli_pipeline interrupts a job that is started in this way."""
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
-    other = tmp_path / "bin"
-    other.mkdir()
-    (other / "python3").write_text("#!/bin/sh\necho not this one >&2\nexit 1\n")
-    (other / "python3").chmod(0o755)
-    system = [
-        path for path in os.environ["PATH"].split(":") if path != str(Path(sys.executable).parent)
-    ]
-    variables = environment(PATH=":".join([str(other), *system]))
-    del variables["PYSPARK_PYTHON"]
     done = subprocess.run(
-        [sys.executable, script, base, "conf"], env=variables, capture_output=True, text=True
-    )
+        [sys.executable, script, base, "conf"], env=without_python(tmp_path),
+        capture_output=True, text=True,
+    )  # fmt: skip
     found = f"found {sys.prefix} {len(stored.names(base))}"
     assert found in done.stdout, done.stderr[-2000:]

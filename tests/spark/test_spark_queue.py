@@ -88,18 +88,18 @@ def test_batches_are_ranges_of_ids_and_go_on_from_the_checkpoint(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
     root, check = tmp_path / "set", tmp_path / "check"
-    files = push(path, 250)
+    files = push(path, 150)
     with Queue(path, "a") as queue:
         queue.pop_many(30)  # whoever has read them, they are there
-    assert pour(follow(spark, path, maxFilesPerTrigger=100), root, check) == [100, 100, 50]
+    assert pour(follow(spark, path, maxFilesPerTrigger=100), root, check) == [100, 50]
     assert stored.files(root) == files
     files |= push(path, 70)
-    assert pour(follow(spark, path, maxBytesPerTrigger=1000), root, check) != []
+    assert len(pour(follow(spark, path, maxBytesPerTrigger=2000), root, check)) > 1
     assert pour(follow(spark, path), root, check) == []
     assert stored.files(root) == files and set(written(root).values()) == {1}
-    offset = (check / "offsets/2").read_text().splitlines()[-1]
-    assert json.loads(offset) == {"id": 251, "first": 1}
-    whole = follow(spark, path, startingOffset=300)
+    offset = (check / "offsets/1").read_text().splitlines()[-1]
+    assert json.loads(offset) == {"id": 151, "first": 1}
+    whole = follow(spark, path, startingOffset=200)
     assert pour(whole, tmp_path / "b", tmp_path / "check2") == [21]
     latest = follow(spark, path, startingOffset="latest")
     assert pour(latest, tmp_path / "c", tmp_path / "check3") == []
