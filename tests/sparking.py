@@ -136,7 +136,8 @@ def run_code(spark: SparkSession, code: str, *arguments: object) -> str:
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
         patch.setattr(sys, "argv", ["application", *map(str, arguments)])
-        exec(compile(code, "application", "exec"), {"sys": sys, "spark": spark})
+        script = {"__name__": "__main__", "sys": sys, "spark": spark}
+        exec(compile(code, "application", "exec"), script)
     return out.getvalue()
 
 

@@ -132,7 +132,20 @@ def test_ctrl_c_stays_that_where_pyspark_fails_on_its_way_out() -> None:
             raise protocol.Py4JNetworkError("Java side is empty")  # noqa: B904 - as a finally does
 
 
+def test_a_job_is_a_script(source: Path) -> None:
+    """As spark-submit runs it: its folder, with modules named sort and stats, is first in the
+    path. With a JVM: the next test."""
+    pytest.importorskip("pyspark")
+    script = Path(winkfs.__file__).parent / "spark" / "jobs" / "digest.py"
+    done = subprocess.run(
+        [sys.executable, script, "--help"], env=environment(), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--shards" in done.stdout
+
+
 @pytest.mark.few(1)
+@pytest.mark.long
 @pytest.mark.soak
 @pytest.mark.spark
 @pytest.mark.parametrize("way", ["spark-submit", "python -m"])
