@@ -215,7 +215,7 @@ with Queue(path, "a", shared=True, rotation=Rotation(messages=200), by_priority=
         if number % 20 == 0 and os.path.exists(path + ".read"):  # what the stream has read may go
             read = int(open(path + ".read").read() or 0)
             queue.compact(segments=(queue.next_id - read) // 200 + 3)
-        time.sleep(rng.random() * 0.02)
+        time.sleep(rng.random() * 0.1)
 """
 
 
@@ -247,6 +247,14 @@ def committed(check: Path) -> int:
     return int(json.loads(offset.splitlines()[-1])["id"]) - 1
 
 
+def count(root: Path) -> int:
+    """Files of a data set that may not be there yet."""
+    if not is_dataset(root):
+        return 0
+    with winkfs.open(root) as files:
+        return len(files)
+
+
 def test_a_stream_takes_each_message_once_beside_other_consumers(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
@@ -259,20 +267,20 @@ def test_a_stream_takes_each_message_once_beside_other_consumers(
         with others(path) as end:
             for _ in range(2):
                 query = writer.start(str(root))
-                before = len(stored.files(root)) if is_dataset(root) else 0
-                wait_for(lambda: is_dataset(root) and len(stored.files(root)) > before, query)  # noqa: B023
+                before = count(root)
+                wait_for(lambda: count(root) > before, query)  # noqa: B023
                 query.stop()
                 Path(f"{path}.read").write_text(str(committed(check)))
             query = writer.start(str(root))
             end()
         with Queue(path) as queue:
             last = queue.next_id - 1
-        wait_for(lambda: len(stored.files(root)) >= last, query)
+        wait_for(lambda: count(root) >= last, query)
     finally:
         if query is not None:
             query.stop()
     found = stored.files(root)
-    assert sorted(map(int, found)) == list(range(1, last + 1)) and last > 500
+    assert sorted(map(int, found)) == list(range(1, last + 1)) and last > 300
     assert all(body.startswith(b"needle") for body in found.values())
     assert set(written(root).values()) == {1}
     with Queue(path) as queue:
