@@ -13,8 +13,10 @@ import data_sets
 import pytest
 import stored
 from sparkfiles import plain, struct
-from sparking import application, environment, without_python
+from sparking import SparkSession, application, environment, without_python
 from warm import PACKAGES, ROOT
+
+import winkfs.spark
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
@@ -188,9 +190,31 @@ print("found", *{row[0] for row in frame.select(where("path")).limit(1).collect(
 """
 
 
+def test_settings_put_the_python_of_the_script_first(tmp_path: Path) -> None:
+    code = """if True:
+        import shutil, winkfs.spark
+        winkfs.spark.session_conf()
+        print(shutil.which("python3"))
+    """
+    variables = without_python(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()).parent == Path(sys.executable).parent
+
+
+def test_register_takes_the_python_of_the_script(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
+    winkfs.spark.register(spark.newSession())
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
 @pytest.mark.long
 def test_spark_runs_with_the_python_of_the_script(base: Path, tmp_path: Path) -> None:
-    """In the suite test_cli_pipeline interrupts a job that is started in this way."""
+    """With a JVM of its own; no virtual environment is active."""
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
     done = subprocess.run(
