@@ -9,6 +9,7 @@ There are three sorts of import: at the top of a module, late (in a function), f
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -45,12 +46,17 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def edges(known: Mapping[str, Path]) -> set[Edge]:
     """Every edge between two of `known`. A package that only re-exports stands for itself."""
     return {
         Edge(name, target, sort)
         for name, path in known.items()
-        for imported, sort in _imports(ast.parse(path.read_text()), "top")
+        for imported, sort in _imports(tree(path), "top")
         if (target := _home(imported, known)) is not None and target != name
     }
 
@@ -68,13 +74,21 @@ def _imports(node: ast.AST, sort: str) -> Iterator[tuple[str, str]]:
         yield from ((f"{node.module}.{alias.name}", sort) for alias in node.names)
     elif isinstance(node, ast.Import):
         yield from ((alias.name, sort) for alias in node.names)
-    elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+    elif isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
         for inside in node.body:
             yield from _imports(inside, "typing")
     else:
         late = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for child in ast.iter_child_nodes(node):
-            yield from _imports(child, "late" if late else sort)
+            if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+                yield from _imports(child, "late" if late else sort)
+
+
+def _name(node: ast.expr) -> str:
+    """-> the last part of a dotted name; else ""."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
@@ -152,9 +166,8 @@ def outside_disk(known: Mapping[str, Path]) -> list[str]:
         f"{name}:{node.lineno}"
         for name, path in known.items()
         if not name.startswith("winkformats.disk")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).rpartition(".")[2] in ("FileStorage", "PosixDirectory")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and _name(node.func) in ("FileStorage", "PosixDirectory")
     ]
 
 

@@ -7,10 +7,12 @@ done = application(code, argument, ...)         # a script with a SparkContext o
 from __future__ import annotations
 
 import functools
+import io
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +61,19 @@ def environment(**changes: str) -> dict[str, str]:
         "SPARK_SUBMIT_OPTS": jvm.options(), "SPARK_LAUNCHER_OPTS": jvm.LIGHT,
     }  # fmt: skip
     return os.environ | mine | changes
+
+
+def without_python(folder: Path) -> dict[str, str]:
+    """The same where no virtual environment is active: the python3 of the PATH fails."""
+    other = folder / "bin"
+    other.mkdir()
+    (other / "python3").write_text("#!/bin/sh\necho not this one >&2\nexit 1\n")
+    (other / "python3").chmod(0o755)
+    ours = str(Path(sys.executable).parent)
+    paths = [path for path in os.environ["PATH"].split(os.pathsep) if path != ours]
+    variables = environment(PATH=os.pathsep.join([str(other), *paths]))
+    del variables["PYSPARK_PYTHON"]
+    return variables
 
 
 @pytest.fixture(scope="session")
@@ -114,6 +129,16 @@ def application(
         end_applications()
         _applications = applications.Applications(environment(PYTHONPATH=path), SETTINGS)
     return _applications.run(code, list(map(str, arguments)), master, python)
+
+
+def run_code(spark: SparkSession, code: str, *arguments: object) -> str:
+    """Run a script as `application` does, in the session of all tests -> what it printed."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+        patch.setattr(sys, "argv", ["application", *map(str, arguments)])
+        script = {"__name__": "__main__", "sys": sys, "spark": spark}
+        exec(compile(code, "application", "exec"), script)
+    return out.getvalue()
 
 
 _applications: applications.Applications | None = None

@@ -4,6 +4,7 @@ and read an entry. Each has its reason."""
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,10 +66,22 @@ ENTRIES = {
 }
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(house.tree(path)))
+
+
+def dotted(function: ast.expr) -> str:
+    """Return the text of a name with its dots; "()": what is no name."""
+    if isinstance(function, ast.Attribute):
+        return f"{dotted(function.value)}.{function.attr}"
+    return function.id if isinstance(function, ast.Name) else "()"
+
+
+@functools.cache
 def calls(path: Path) -> set[str]:
-    """What a module calls, as its text has it."""
-    found = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
-    return {ast.unparse(node.func) for node in found}
+    """What a module calls."""
+    return {dotted(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
 
 
 def builds_a_table(path: Path) -> bool:
@@ -78,12 +91,11 @@ def builds_a_table(path: Path) -> bool:
 def makes_a_pass(path: Path) -> bool:
     wanted = {"scan", "scan_intact", "dead_bytes", "inode_rows"}
     wanted |= {f"kvscan.{name}" for name in wanted}
-    text = path.read_text()
-    ours = "from winkformats.kv import scan" in text or any(
+    ours = "from winkformats.kv import scan" in path.read_text() or any(
         isinstance(node, ast.ImportFrom)
         and node.module in ("winkformats.kv.scan", "winkfs.container.survey")
         and not wanted.isdisjoint(alias.name for alias in node.names)
-        for node in ast.walk(ast.parse(text))
+        for node in nodes(path)
     )
     return ours and not wanted.isdisjoint(calls(path))
 

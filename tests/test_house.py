@@ -78,10 +78,16 @@ def insides() -> dict[str, int]:
         and node.attr.startswith("_")
         and not node.attr.startswith("__")
         and node.attr not in ("_asdict", "_exit", "_fields", "_make", "_replace")
-        and ast.unparse(node.value) not in ("self", "cls")
+        and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
     ]
-    calls = [ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)]
-    counts = (len(private), sum(map(calls.count, ("shrink", "make_chains", "leave_tails"))))
+    shrunk = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in ("shrink", "make_chains", "leave_tails")
+    ]
+    counts = (len(private), len(shrunk))
     return dict(zip(INSIDES, counts, strict=True))
 
 

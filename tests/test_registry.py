@@ -8,11 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from mounting import mounted
+import warm
+from mounting import PATIENCE, mounted
 from shelf import install
-from sparking import application
+from sparking import MODULES, DataFrame, SparkSession, application
 
 import winkfs
+import winkfs.spark
 from winkfs.registry import find_kind, kind_of
 
 # The whole of the store. It is installed as any other distribution is: with an entry point.
@@ -70,11 +72,10 @@ def texts(tmp_path: Path) -> Path:
 
 
 def run(site: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(site), *sys.path])
-    return subprocess.run(
-        [sys.executable, "-m", "winkfs", *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(site), *sys.path]))
+        done = warm.run([str(argument) for argument in arguments], PATIENCE)
+    return subprocess.CompletedProcess(arguments, *done)
 
 
 @pytest.mark.slow
@@ -149,13 +150,35 @@ except Exception as error:
 """
 
 
+ROWS = [("a", 6, b"alpha\n"), ("b", 13, b"beta, longer\n"), ("c", 0, b"")]
+
+
+def test_spark_reads_it(
+    spark: SparkSession, installed: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Pythons that Spark starts find it; a driver, too: the next test."""
+    path = os.pathsep.join([str(installed), MODULES])
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", path)
+    session = spark.newSession()
+    winkfs.spark.register(session)
+
+    def load(**options: str) -> DataFrame:
+        return session.read.format("winkfs").options(**options).load(str(texts))
+
+    rows = load().collect()
+    assert sorted((row.path, row.size, bytes(row.content)) for row in rows) == ROWS
+    assert [row.path for row in load().filter("size > 6").collect()] == ["b"]
+    with pytest.raises(Exception, match="containers and data sets"):
+        load(orderBy="path").collect()
+
+
+@pytest.mark.long
 @pytest.mark.spark
-def test_spark_reads_it(installed: Path, texts: Path) -> None:
+def test_a_script_of_spark_reads_it(installed: Path, texts: Path) -> None:
     pytest.importorskip("pyspark")
     path = os.pathsep.join([str(installed), *sys.path])
     done = application(SPARK, texts, master="local[1]", path=path)
-    rows = [("a", 6, b"alpha\n"), ("b", 13, b"beta, longer\n"), ("c", 0, b"")]
-    assert done.stdout.splitlines() == [str(rows), "['b']", "True"], done.stderr[-2000:]
+    assert done.stdout.splitlines() == [str(ROWS), "['b']", "True"], done.stderr[-2000:]
 
 
 def test_what_is_no_store_is_none(tmp_path: Path) -> None:

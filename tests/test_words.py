@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts import house
+
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("winkfs", "formats/winkformats", "mount/winkmount", "pyspark_winkfs")
 
@@ -56,10 +58,8 @@ def test_words_that_are_not_plain() -> None:
 @pytest.mark.slow
 def test_a_docstring_begins_with_a_verb_or_names_the_thing() -> None:
     found = []
-    for path in sources():
-        if path.suffix != ".py":
-            continue
-        for node in documented(ast.parse(path.read_text())):
+    for path in house.modules().values():
+        for node in documented(house.tree(path)):
             text = ast.get_docstring(node)  # type: ignore[arg-type]
             if text and OPENINGS.match(text):
                 line = getattr(node, "lineno", 1)

@@ -23,15 +23,23 @@ MODULES = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of HTML, 2 MB, and the arguments of a run over it."""
-    folder = tmp_path / "html"
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of HTML, 2 MB."""
+    folder = tmp_path_factory.mktemp("crawl") / "html"
     pages = {"site0/index.html": b"<p>front page"}
     for number, name in enumerate(MODULES):
         page = pydoc.html.document(importlib.import_module(name), name)
         pages[f"site{number % 3}/{name} \u00fc.html"] = page.encode(errors="replace")
     write_files(folder, pages)
+    return folder
+
+
+@pytest.fixture
+def pages(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory of HTML, and the arguments of a run over it, with fewer processes."""
+    monkeypatch.setattr(crawl_queue, "CRAWLERS", 2)
+    monkeypatch.setattr(crawl_queue, "CONSUMERS", 1)
     monkeypatch.setattr("sys.argv", ["crawl_queue", "--work", str(tmp_path / "work"), str(folder)])
     return folder
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sparking import SparkSession, application
+from sparking import SparkSession, application, run_code
 from sparking import spark as spark  # the fixture
 from warcs import response
 
@@ -149,7 +149,10 @@ class Killed(ingest.Task):
             if moment == "packed":
                 die()
         ingest.Packer.run = run
-        done = ingest.Task.__call__(self, unit)
+        try:
+            done = ingest.Task.__call__(self, unit)
+        finally:
+            ingest.Packer.run = real
         die()
         return done
 
@@ -159,24 +162,31 @@ def run():
     except Exception:
         return None
 
-ingest.Task = Killed
-print(json.dumps([run(), run(), run()]))
+real_task, ingest.Task = ingest.Task, Killed
+try:
+    print(json.dumps([run(), run(), run()]))
+finally:
+    ingest.Task = real_task
 """
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("master", "moment"), [("local[2]", "packed"), ("local[2,3]", "finished")])
 def test_a_killed_worker_loses_and_doubles_nothing(
-    tmp_path: Path, master: str, moment: str
+    spark: SparkSession, tmp_path: Path, master: str, moment: str
 ) -> None:
     """Spark tries its task again, where it may; if not, the next run reads what is not there."""
     wanted = {b"%d/%d" % (i, n): os.urandom(900) for i in range(4) for n in range(150)}
     for i in range(4):  # two in a round
         some = {name: data for name, data in wanted.items() if name.startswith(b"%d" % i)}
         tar(tmp_path / f"{i}.tar", some, "w")
-    done = application(KILLED, tmp_path, moment, master=master)
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, second, third = json.loads(done.stdout.splitlines()[-1])
+    if master == spark.sparkContext.master:
+        out = run_code(spark, KILLED, tmp_path, moment)
+    else:
+        done = application(KILLED, tmp_path, moment, master=master)
+        assert done.returncode == 0, done.stderr[-3000:]
+        out = done.stdout
+    first, second, third = json.loads(out.splitlines()[-1])
     assert (tmp_path / "dead").exists()
     if master == "local[2]":
         assert first is None and (second["files"], second["skipped"]) == (600, 0)

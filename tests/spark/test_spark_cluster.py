@@ -110,7 +110,7 @@ def test_a_relative_path_is_that_of_the_driver(spark_on: Spark) -> None:
     assert spark_on.call("read", "set", {}) == expected(range(100))
 
 
-@pytest.mark.few(1)
+@pytest.mark.long
 def test_a_stream_hands_on_each_file_once(spark_on: Spark, corpus: Path, tmp_path: Path) -> None:
     arguments = (corpus, tmp_path / "set", tmp_path / "checkpoint", None, 600)
     assert spark_on.call("stream", *arguments) == 3

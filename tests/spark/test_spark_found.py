@@ -13,8 +13,10 @@ import data_sets
 import pytest
 import stored
 from sparkfiles import plain, struct
-from sparking import application, environment
+from sparking import SparkSession, application, environment, without_python
 from warm import PACKAGES, ROOT
+
+import winkfs.spark
 
 pytestmark = pytest.mark.spark
 pytest.importorskip("pyspark")
@@ -188,21 +190,36 @@ print("found", *{row[0] for row in frame.select(where("path")).limit(1).collect(
 """
 
 
+def test_settings_put_the_python_of_the_script_first(tmp_path: Path) -> None:
+    code = """if True:
+        import shutil, winkfs.spark
+        winkfs.spark.session_conf()
+        print(shutil.which("python3"))
+    """
+    variables = without_python(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()).parent == Path(sys.executable).parent
+
+
+def test_register_takes_the_python_of_the_script(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "python3")
+    winkfs.spark.register(spark.newSession())
+    assert spark.sparkContext.pythonExec == sys.executable
+
+
+@pytest.mark.long
 def test_spark_runs_with_the_python_of_the_script(base: Path, tmp_path: Path) -> None:
-    """Its folder is not on the PATH: no virtual environment is active."""
+    """With a JVM of its own; no virtual environment is active."""
     script = tmp_path / "job.py"
     script.write_text(SCRIPT)
-    other = tmp_path / "bin"
-    other.mkdir()
-    (other / "python3").write_text("#!/bin/sh\necho not this one >&2\nexit 1\n")
-    (other / "python3").chmod(0o755)
-    system = [
-        path for path in os.environ["PATH"].split(":") if path != str(Path(sys.executable).parent)
-    ]
-    variables = environment(PATH=":".join([str(other), *system]))
-    del variables["PYSPARK_PYTHON"]
     done = subprocess.run(
-        [sys.executable, script, base, "conf"], env=variables, capture_output=True, text=True
-    )
+        [sys.executable, script, base, "conf"], env=without_python(tmp_path),
+        capture_output=True, text=True,
+    )  # fmt: skip
     found = f"found {sys.prefix} {len(stored.names(base))}"
     assert found in done.stdout, done.stderr[-2000:]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import shelf
 from shelf import COUNTING, REAL, made
-from sparking import application
+from sparking import SparkSession, run_code
 
 pytest.importorskip("pyspark")
 
 pytestmark = [pytest.mark.spark]
 
 LARGE = 4_000_000  # bytes of a body that has a file of its own in a message store
-BODIES = [b"", b"x", *(b"%d," % number * 99 for number in range(1500)), bytes(LARGE)]
+BODIES = [b"", b"x", *(b"%d," % number * 99 for number in range(300)), bytes(LARGE)]
 
 READ = """
 import hashlib, json
@@ -36,7 +36,7 @@ digest = lambda body: hashlib.md5(bytes(body)).hexdigest()
 say(rows=sorted([str(r.id), r.size, digest(r.content)] for r in rows))
 say(there=all(0 <= r.offset for r in rows) and len({(r.file, r.offset) for r in rows}) == len(rows))
 say(refs=sorted({r.refs for r in rows}) if "refs" in whole.columns else None)
-cut = load(splitBytes="256k")
+cut = load(splitBytes="64k")
 say(tasks=cut.rdd.getNumPartitions() > 1, same=sorted(map(str, cut.drop("content").collect())) ==
     sorted(map(str, whole.drop("content").collect())))
 small = load(columns="path,mtime,id,size,_container")
@@ -56,23 +56,23 @@ for wrong in ({"where": "size > 1"}, {"orderBy": "path"}, {"content": "ref"}, {"
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
-def test_records_are_rows(kind: str, tmp_path: Path) -> None:
+def test_records_are_rows(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     ids = made(tmp_path / "s", kind, BODIES)
     other = made(tmp_path / "t", kind, [b"1", b"2"])
-    done = application(READ, tmp_path / "s", tmp_path / "t", master="local[2]")
+    out = run_code(spark, READ, tmp_path / "s", tmp_path / "t")
     text = "bigint" if kind not in COUNTING else "string"
     columns = [f"id {text}", "size bigint", "content binary", "file string", "offset bigint"]
     rows = sorted(
         [id, len(body), hashlib.md5(body).hexdigest()]
         for id, body in zip(ids, BODIES, strict=True)
     )  # fmt: skip
-    assert reported(done.stdout) == {
+    assert reported(out) == {
         "columns": [columns + ["refs bigint"] * (kind in COUNTING)], "rows": [rows],
         "there": [True], "refs": [[1] if kind in COUNTING else None],
         "tasks": [True], "same": [True, True], "mtime": [True], "count": [len(ids)],
         "chosen": [[1, 1]], "both": [len(ids) + len(other)],
         "refused": [["containers and data sets"]] * 3 + [["for a data set"]],
-    }, done.stderr[-3000:]  # fmt: skip
+    }  # fmt: skip
 
 
 def reported(out: str) -> dict[str, list[Any]]:
@@ -111,16 +111,17 @@ def damaged(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "s", bad
 
 
-def test_a_damaged_record_follows_the_mode(damaged: tuple[Path, str]) -> None:
-    done = application(DAMAGED, damaged[0], master="local[1]")
+def test_a_damaged_record_follows_the_mode(damaged: tuple[Path, str], spark: SparkSession) -> None:
+    out = run_code(spark, DAMAGED, damaged[0])
     rows = [(4, b"good", False), (6, b"longer", False), (7, None, True)]
-    assert done.stdout.splitlines() == [str(rows), "2", "1", "3", "True"], done.stderr[-3000:]
+    assert out.splitlines() == [str(rows), "2", "1", "3", "True"]
 
 
 WHILE = """
-import subprocess, time
+import subprocess
+from pathlib import Path
 writer = subprocess.Popen([sys.executable, "-c", sys.argv[2], *sys.argv[1:2], *sys.argv[3:]])
-kept = set(open(sys.argv[4]).read().split())
+kept = set(Path(sys.argv[4]).read_text().split())
 rounds = 0
 while writer.poll() is None:
     rows = spark.read.format("winkfs").option("splitBytes", "64k").load(sys.argv[1]).collect()
@@ -131,20 +132,20 @@ while writer.poll() is None:
     rounds += 1
 print(writer.returncode, rounds > 0)
 rows = spark.read.format("winkfs").load(sys.argv[1]).select("id").collect()
-print({str(row.id) for row in rows} == kept | set(open(sys.argv[3]).read().split()))
+print({str(row.id) for row in rows} == kept | set(Path(sys.argv[3]).read_text().split()))
 """
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
-def test_spark_reads_while_a_writer_goes_on(kind: str, tmp_path: Path) -> None:
+def test_spark_reads_while_a_writer_goes_on(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     """What is there all the time comes once, whatever is moved."""
-    ids = made(tmp_path / "s", kind, [b"needle %d\n" % number * 20 for number in range(3000)])
+    ids = made(tmp_path / "s", kind, [b"needle %d\n" % number * 20 for number in range(1000)])
     (tmp_path / "ids").write_text("\n".join(ids[:100]))
     (tmp_path / "kept").write_text("\n".join(ids[100:]))
-    arguments = (tmp_path / "s", shelf.WRITER, tmp_path / "ids", tmp_path / "kept", "3")
-    done = application(WHILE, *arguments, master="local[2]")
-    assert done.stdout.splitlines() == ["0 True", "True"], done.stderr[-3000:]
+    arguments = (tmp_path / "s", shelf.WRITER, tmp_path / "ids", tmp_path / "kept", "2")
+    out = run_code(spark, WHILE, *arguments)
+    assert out.splitlines() == ["0 True", "True"]
 
 
 INGEST = """
@@ -163,16 +164,16 @@ for again in range(3):
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
-def test_ingest_takes_a_store(kind: str, tmp_path: Path) -> None:
+def test_ingest_takes_a_store(kind: str, spark: SparkSession, tmp_path: Path) -> None:
     import winkfs
 
     ids = made(tmp_path / "s", kind, BODIES)
     other = REAL[kind == REAL[0]]
     more = made(tmp_path / "t", other, [b"a", b"b"])
-    done = application(INGEST, tmp_path / "s", tmp_path / "t", tmp_path / "out", master="local[2]")
+    out = run_code(spark, INGEST, tmp_path / "s", tmp_path / "t", tmp_path / "out")
     size = sum(map(len, BODIES))
-    first, second, third = done.stdout.splitlines()
-    assert first == f"{len(BODIES) + 2} {size + 2} 0 2 0", done.stderr[-3000:]
+    first, second, third = out.splitlines()
+    assert first == f"{len(BODIES) + 2} {size + 2} 0 2 0"
     assert second == "0 0 2 0 0"
     assert third.split()[2:] == ["1", "1", "0"] and int(third.split()[0]) >= 1
     with winkfs.open(tmp_path / "out") as target:
@@ -181,9 +182,11 @@ def test_ingest_takes_a_store(kind: str, tmp_path: Path) -> None:
             assert target[id] == body
 
 
-def test_ingest_reports_a_bad_record(damaged: tuple[Path, str], tmp_path: Path) -> None:
+def test_ingest_reports_a_bad_record(
+    damaged: tuple[Path, str], spark: SparkSession, tmp_path: Path
+) -> None:
     path, bad = damaged
     code = INGEST.replace("print(", "print([b.name for b in bad], ", 1)
     code = code.replace("range(3)", "range(1)")
-    done = application(code, path, path, tmp_path / "out", master="local[1]")
-    assert done.stdout.startswith(f"['{bad}', '{bad}'] 4 20 0 2 2"), done.stderr[-3000:]
+    out = run_code(spark, code, path, path, tmp_path / "out")
+    assert out.startswith(f"['{bad}', '{bad}'] 4 20 0 2 2")

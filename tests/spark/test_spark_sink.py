@@ -75,7 +75,13 @@ def test_other_save_modes_are_refused_by_spark(
     assert not (tmp_path / "set").exists()
 
 
-def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.long)])
+def test_wrong_options_are_reported_before_any_task(
+    spark: SparkSession, tmp_path: Path, step: int
+) -> None:
+    """Of each case by the writer, of one in so many by Spark."""
+    from winkfs.spark.writing.sink import batch_writer
+
     root, good = tmp_path / "set", rows(spark, {"a": b"1"})
     stored.make(tmp_path / "single", {"x": b"1"})
     (tmp_path / "other").mkdir()
@@ -94,6 +100,10 @@ def test_wrong_options_are_reported_before_any_task(spark: SparkSession, tmp_pat
         (good, tmp_path / "other", "append", {}, "and no data set"),
     ]
     for frame, where, mode, options, answer in cases:
+        given = {"path": str(where), **options}
+        line = refusal(batch_writer, given, frame.schema, mode == "overwrite")
+        assert answer in line and "\n" not in line
+    for frame, where, mode, options, answer in cases[::step]:
         assert answer in refusal(save, frame, where, mode, **options)
     assert stored.paths(tmp_path) == before
     save(good.selectExpr("*", "1 as rank"), root, ignoreExtra="true")

@@ -14,6 +14,7 @@ import pytest
 from commands import PROGRAM, Run, listed, one_line, session
 from flips import flip
 from mounting import mounted
+from sparking import SparkSession, run_code
 
 import winkfs
 from winkfs.stores.ringpage import Ring, create
@@ -202,16 +203,11 @@ def test_a_mount_shows_the_records(run: Run, tmp_path: Path) -> None:
         assert not (there / "9").exists() and not (there / "04").exists()
 
 
-@pytest.mark.spark
-def test_records_are_rows_and_are_ingested(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
-    from sparking import application
-
+def test_records_are_rows_and_are_ingested(run: Run, spark: SparkSession, tmp_path: Path) -> None:
     bodies = [b"%d" % n * 900 for n in range(50)]
     pushed(run, *bodies)
-    done = application(READ, tmp_path / "r", tmp_path / "set", master="local[2]")
-    assert done.stdout, done.stderr[-3000:]
-    answer = json.loads(done.stdout.splitlines()[-1])
+    out = run_code(spark, READ, tmp_path / "r", tmp_path / "set")
+    answer = json.loads(out.splitlines()[-1])
     digests = [hashlib.md5(body).hexdigest() for body in bodies]
     assert answer == {"rows": [[n, 900 * len(str(n)), digests[n]] for n in range(50)], "count": 50}
     with winkfs.open(tmp_path / "set") as found:
