@@ -31,7 +31,7 @@ from winkfs.names import FILES
 pytestmark = pytest.mark.slow
 
 CTIME = b"system.winkfs.ctime"  # where it is another time than the mtime
-EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "5"))
+EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "7"))
 STARTS = (
     "plain",
     "chains",
@@ -168,7 +168,7 @@ class Life(RuleBasedStateMachine):
             self.writer.put_many(made)
         self.files.update((name, File(data, None, 0o644)) for name, data in made)
 
-    @rule(count=st.sampled_from([20, 300]))
+    @rule(count=st.sampled_from([20, 100]))
     def put_crowd(self, count: int) -> None:
         """Enough to make an index grow."""
         self.stamp += 1
