@@ -229,7 +229,7 @@ def test_full_disk_leaves_the_old_one(base: Path, kind: str) -> None:
 @pytest.mark.parametrize("ways", [[None], ["zstd", "none"]], ids=["plain", "zstd"])
 def test_kill_at_any_moment_is_harmless(base: Path, ways: list[str | None]) -> None:
     dice = random.Random(4)
-    files = {f"{i}": document(i, 900) for i in range(3000)}
+    files = {f"{i}": document(i, 900) for i in range(1000)}
     make(base, files)
     began = time.monotonic()
     for wanted in ways:
@@ -237,7 +237,7 @@ def test_kill_at_any_moment_is_harmless(base: Path, ways: list[str | None]) -> N
     longest = (time.monotonic() - began) / len(ways)
     for turn in range(6):
         with winkfs.open(base, "a") as c:  # something to give back again
-            c.put_many((name, files[name]) for name in dice.sample(list(files), 1000))
+            c.put_many((name, files[name]) for name in dice.sample(list(files), 300))
         killed(base, ways[turn % len(ways)], dice.random() * longest)
         assert files_of(base) == files
         assert winkfs.verify(base).problems == []

@@ -153,7 +153,7 @@ def test_a_kill_loses_nothing_synced(program: str, variant: str, base: Path) -> 
     before: Model = {}
     for _ in range(KILLS):
         seed = dice.randrange(1 << 30)
-        lines = killed(PROGRAMS[program], base, seed, dice.random() * 0.3)
+        lines = killed(PROGRAMS[program], base, seed, dice.random() * 0.2)
         changes = [line for line in lines if line != "synced"]
         states = list(accumulate(changes, changed, initial=before))
         found = assert_recovers(base)
