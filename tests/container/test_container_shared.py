@@ -287,7 +287,7 @@ def test_a_reader_in_another_process_sees_each_sync(base: Path) -> None:
 BUSY = """
 import sys, winkfs
 with winkfs.open(sys.argv[1], "a") as c:
-    for turn in range(30):
+    for turn in range(20):
         data = b"%d" % turn * 20
         c.put_many((f"n{i}", data + b"%d" % i) for i in range(200))
         for i in range(turn % 7, 200, 7):

@@ -31,7 +31,7 @@ from winkfs.names import FILES
 pytestmark = pytest.mark.slow
 
 CTIME = b"system.winkfs.ctime"  # where it is another time than the mtime
-EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "7"))
+EXAMPLES = int(os.environ.get("WINKFS_EXAMPLES", "5"))
 STARTS = (
     "plain",
     "chains",
@@ -400,7 +400,7 @@ profile = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestLife = Life.TestCase
-TestLife.settings = profile
+TestLife.settings = settings(profile, max_examples=EXAMPLES + 2)
 TestLifeOfChains = LifeOfChains.TestCase
 TestLifeOfChains.settings = profile
 TestLifeOfOthers = LifeOfOthers.TestCase
