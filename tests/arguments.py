@@ -28,6 +28,8 @@ from winkfs import WinkError
 SECONDS: Final = 20.0  # that a call may take: a hang, on a busy machine
 ITEMS: Final = 20  # of what a call returns
 
+_parameters: dict[tuple[type, str], dict[str, inspect.Parameter]] = {}
+
 
 class Hostile:
     """Whose every conversion fails."""
@@ -82,8 +84,13 @@ def methods(handle: Any, skip: Sequence[str]) -> list[str]:
 
 
 def parameters(handle: Any, method: str) -> dict[str, inspect.Parameter]:
-    found = inspect.signature(getattr(handle, method)).parameters
-    return {name: p for name, p in found.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    key = type(handle), method
+    if key not in _parameters:
+        found = inspect.signature(getattr(handle, method)).parameters
+        _parameters[key] = {
+            name: p for name, p in found.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        }
+    return _parameters[key]
 
 
 def base_call(handle: Any, method: str, good: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,12 +102,17 @@ def base_call(handle: Any, method: str, good: Mapping[str, Any]) -> dict[str, An
     }
 
 
-def one_wrong(handle: Any, good: Mapping[str, Any], skip: Sequence[str]) -> Iterator[Call]:
-    """Each parameter of each method with each value, the others as they should be."""
+def one_wrong(
+    handle: Any, good: Mapping[str, Any], skip: Sequence[str], step: int = 1
+) -> Iterator[Call]:
+    """Each parameter of each method with each value, the others as they should be; or with one
+    value in `step`, others than the parameter before."""
+    number = 0
     for method in methods(handle, skip):
         yield Call(method, base_call(handle, method, good))
         for name in parameters(handle, method):
-            for value in VALUES:
+            number += 1
+            for value in VALUES[number % step :: step]:
                 yield Call(method, base_call(handle, method, good) | {name: value})
 
 

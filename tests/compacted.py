@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
-import subprocess
-import sys
+import signal
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from compressed_files import document, documents, frames_of
-from container_checks import path_of
+from container_checks import child, path_of
 from oracle_read import check
 
 import winkfs
@@ -120,18 +123,38 @@ def size_of(base: Path) -> int:
     return path_of(base, ".data").stat().st_size
 
 
-COMPACT = """
-import sys
+COMPACTOR = """
+import json, os, sys
 from winkfs.container.compact import compact
-print("begun", flush=True)
-compact(sys.argv[1], compress=sys.argv[2] or None)
+
+for line in sys.stdin:
+    base, wanted = json.loads(line)
+    if not (pid := os.fork()):
+        compact(base, compress=wanted)
+        os._exit(0)
+    print(pid, flush=True)
+    os.waitpid(pid, 0)
+    print("ended", flush=True)
 """
 
 
-def killed(base: Path, wanted: str | None, seconds: float) -> None:
-    """Compact in another process, and kill it when it has run for so long."""
-    command = [sys.executable, "-c", COMPACT, str(base), wanted or ""]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None and child.stdout.readline() == b"begun\n"
-        time.sleep(seconds)
-        child.kill()
+@contextmanager
+def killing() -> Iterator[Callable[[Path, str | None, float], None]]:
+    """-> a function that compacts in another process, and kills that when it has run for so many
+    seconds. All of them are forks of one, which has imported what they need."""
+    with child(COMPACTOR) as parent:
+        asks, answers = parent.stdin, parent.stdout
+        assert asks is not None and answers is not None
+
+        def killed(base: Path, wanted: str | None, seconds: float) -> None:
+            asks.write(json.dumps([str(base), wanted]).encode() + b"\n")
+            asks.flush()
+            pid = int(answers.readline())
+            time.sleep(seconds)
+            with suppress(ProcessLookupError):  # it has come to its end
+                os.kill(pid, signal.SIGKILL)
+            assert answers.readline() == b"ended\n"
+
+        yield killed
+        asks.close()
+    assert parent.returncode == 0

@@ -115,6 +115,9 @@ QUESTIONS: list[tuple[str, Callable[[str, Values], bool | None]]] = [
 ]  # fmt: skip
 
 
+SOME = [text for text, _ in QUESTIONS[::4]]
+
+
 def assert_answers(container: Any, questions: Iterable[str] | None = None) -> int:
     """`scan`, and `names` of a container, choose what a loop over all files does -> how many."""
     all_of, total = known(container), 0

@@ -263,13 +263,13 @@ def test_backups_under_load_that_are_killed_show_a_whole_sync(
         subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
         whole = time.monotonic() - begun
         last, killed = generation(dest), 0
-        for number in range(20 if soak else 5):
+        for number in range(20 if soak else 3):
             copier = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             time.sleep(whole * (0.5 + 0.03 * (7 * number % 20)))
             copier.kill()
             killed += copier.wait() < 0
             assert last <= (last := generation(dest))
-            if number % 5 == 4:
+            if number % 5 == 2:
                 with winkfs.open(base) as reader:
                     there = int(reader.read("gen"))
                 backup(base, dest)

@@ -181,9 +181,10 @@ def assert_same(base, names, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_give_the_same_answers(kind, base, monkeypatch):
-    names = [*fill(base, kind), "a", "late", "none", b"\xff\xfe", "\udcff\udcfe", "r3", "x" * 400]
+    files = list(fill(base, kind))
+    names = [*files[::2], "a", "late", "none", b"\xff\xfe", "\udcff\udcfe", "r3", "x" * 400]
     printed = assert_same(base, names, monkeypatch)
-    assert sum(type(answer) is bytes for answer in printed) > 600
+    assert sum(type(answer) is bytes for answer in printed) > 300
 
 
 @pytest.mark.slow
@@ -201,7 +202,7 @@ def test_both_paths_report_the_same_damage(base, monkeypatch, every):
         for at in range(begin, len(whole))[every("both paths")]:
             flipped = whole[at] ^ 1 << random.randrange(8)
             wrong.append(whole[:at] + bytes([flipped]) + whole[at + 1 :])
-        wrong += [whole[:at] for at in range(begin, len(whole), 97)]
+        wrong += [whole[:at] for at in range(begin, len(whole), 193)]
         for data in wrong:
             path.write_bytes(data)
             assert_same(base, names, monkeypatch)

@@ -219,7 +219,7 @@ def test_a_random_life_beside_a_bytearray(
     c = winkfs.create(base)
     c.put(name, bytes(model))
     reader = winkfs.open(base)
-    for step in range(40):
+    for step in range(24):
         verb = dice.choice(["write"] * 12 + ["truncate", "append", "rename", "chmod", "reopen"])
         if verb == "write":
             for _ in range(12):

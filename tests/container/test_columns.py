@@ -19,6 +19,8 @@ from winkfs.container.survey import files_at
 from winkfs.container.table import BY_INODE, EMPTY, FileTable
 from winkfs.names import to_bytes
 
+pytestmark = pytest.mark.in_memory
+
 RECIPES = {f"golden {name}": make for name, make in golden_containers.RECIPES.items()}
 RECIPES |= {f"oracle {name}": make for name, make in oracle_recipes.RECIPES.items()}
 

@@ -25,6 +25,8 @@ from winkfs import NotAllowed, Refusal
 from winkfs.container.compact import compact
 from winkfs.container.frames import ENOUGH_BYTES
 
+pytestmark = pytest.mark.in_memory
+
 zstandard = pytest.importorskip("zstandard")
 
 
@@ -65,11 +67,11 @@ def test_it_becomes_what_a_new_container_is(base: Path) -> None:
     """Whichever way it came there: the variables of the superblock are those of a fresh one."""
     for ao in (False, True):
         for wanted in ("zstd", "none"):
+            make(fresh := Path(f"{base}-{ao}-{wanted}"), FILES, ao=ao, compress=wanted)
             for was in ("zstd", None):
-                path = Path(f"{base}-{ao}-{wanted}-{was}")
+                path = Path(f"{fresh}-{was}")
                 make(path, FILES, ao=ao, compress=was)
                 compact(path, compress=wanted)
-                make(fresh := Path(f"{path}-fresh"), FILES, ao=ao, compress=wanted)
                 with winkfs.open(path) as c, winkfs.open(fresh) as other:
                     left = {"HAVEDUPS", "HTFREE", "HTDEL"}  # where they are missing, they are usual
                     assert c.superblock.keys() - left == other.superblock.keys() - left
@@ -118,7 +120,7 @@ def test_the_dictionary_is_trained_on_what_lives(base: Path) -> None:
         assert secret in c.store.frames.compression.dictionary
         for i in range(400):
             c.delete(f"secret/{i}")
-        c.put_many((f"{i}", document(i)) for i in range(900))
+        c.put_many((f"{i}", document(i)) for i in range(300))
     compact(base, compress="zstd:19")
     with winkfs.open(base) as c:
         chosen = c.store.frames.compression
@@ -209,7 +211,7 @@ def test_an_interrupt_anywhere_leaves_one_of_the_two(wanted: str, base: Path) ->
     with Interrupter(0) as counted:
         compact(base, compress=wanted)
     new = size_of(base)
-    for at in range(1, counted.lines, counted.lines // 25):
+    for at in range(1, counted.lines, counted.lines // 12):
         for path in base.parent.glob("c.*"):
             path.unlink()
         path_of(base, ".data").write_bytes(whole)

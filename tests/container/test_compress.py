@@ -39,6 +39,8 @@ from winkfs.dataset.maintain import vacuum
 from winkfs.errors import NotAllowed, Refusal
 from winkfs.mounting.container import ContainerSource
 
+pytestmark = pytest.mark.in_memory
+
 zstandard = pytest.importorskip("zstandard")
 
 FILES = documents()
@@ -555,7 +557,7 @@ def test_without_zstandard_there_is_one_line(base: Path, monkeypatch: pytest.Mon
     with winkfs.open(base) as c:
         assert c.stat("a").size == 3000 and c.read("b")
         assert_unreadable(c, "a", "pip install 'winkfs[compress]'", str(base), kind=Refusal)
-    with winkfs.open(base) as c, pytest.raises(Refusal, match="zstandard"):
+    with winkfs.open(base) as c, pytest.raises(Refusal, match=r"winkfs\[compress\]"):
         ContainerSource(c)  # a mount
     for call in (lambda: winkfs.open(base, "a"), lambda: winkfs.create("x", compress="zstd")):
         with pytest.raises(Refusal, match=r"winkfs\[compress\]"):

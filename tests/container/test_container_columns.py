@@ -22,6 +22,7 @@ from oracle_read import check
 from seam import Call, disk_calls
 from typed_files import (
     SCHEMA,
+    SOME,
     Values,
     assert_answers,
     assert_values,
@@ -44,6 +45,8 @@ from winkfs.container.repair import repair, rollback
 from winkfs.container.salvage import salvage
 from winkfs.container.table import FileTable
 from winkfs.errors import NotAllowed, ReadOnly, Refusal
+
+pytestmark = pytest.mark.in_memory
 
 
 def flip_behind(base: Path, text: bytes, count: int = 0) -> None:
@@ -117,7 +120,7 @@ def test_values_come_back_whichever_way_they_are_put(way: str, ao: bool, base: P
             return
         WAYS[way](c, rows)
         assert_values(c, wanted)  # of an open writer
-        assert_answers(c)
+        assert_answers(c, SOME)
     assert_sound(base, {name.encode(): data for name, data, *_ in rows})
     with winkfs.open(base) as c:
         assert c.columns == SCHEMA
@@ -149,7 +152,7 @@ def test_entries_of_a_scan_have_what_the_files_have(ao: bool, base: Path) -> Non
     with winkfs.create(base, columns={"n": "int64", "lang": "string"}, ao=ao) as c:
         for i in range(400):
             c.put(f"a/{i:03}", b"x" * (i % 7), i, columns={"n": i, "lang": "de"} if i % 3 else None)
-        c.put_many((f"b/{i:03}", b"y" * (i % 5), 500.0, {"n": i}) for i in range(3000))
+        c.put_many((f"b/{i:03}", b"y" * (i % 5), 500.0, {"n": i}) for i in range(1200))
         c.put("c/dir", b"", 600, FileType.DIR, columns={"n": 1})
         c.put("c/link", b"a/001", 600, FileType.LINK, columns={"n": 2})
         c.put("c/large", b"z" * (3 << 20), 600, columns={"n": 3})
@@ -655,7 +658,7 @@ def test_answers_are_those_of_a_loop_whatever_the_catalog(
     with winkfs.open(base) as c:
         assert assert_answers(c) > count
     with winkfs.open(base, "a") as c:
-        assert assert_answers(c) > count
+        assert assert_answers(c, SOME) > 0
         change(c)
         assert assert_answers(c) > count
     if state not in ("damaged", "cut short", "of another"):

@@ -287,7 +287,7 @@ def test_a_reader_in_another_process_sees_each_sync(base: Path) -> None:
 BUSY = """
 import sys, winkfs
 with winkfs.open(sys.argv[1], "a") as c:
-    for turn in range(60):
+    for turn in range(20):
         data = b"%d" % turn * 20
         c.put_many((f"n{i}", data + b"%d" % i) for i in range(200))
         for i in range(turn % 7, 200, 7):
@@ -323,7 +323,7 @@ def test_threads_share_a_writing_handle(classic: bool, base: Path) -> None:
     make(base, {f"{me}/{i}": b"old" for me in range(4) for i in range(OWN)}, classic=classic)
     with winkfs.open(base, "a") as container:
         owners = [ContainerOwner(container, me) for me in range(4)]
-        model = {name.encode(): data for name, data in run_owners(owners, seconds=2).items()}
+        model = {name.encode(): data for name, data in run_owners(owners, seconds=1).items()}
         assert contents(container) == model
     assert_sound(base, model)
 
@@ -347,7 +347,7 @@ def test_threads_share_a_reading_handle_while_the_writer_works(base: Path) -> No
 
         def change() -> None:
             try:
-                for turn in range(30):
+                for turn in range(15):
                     writer.put_many((f"n{i}", b"%d %d" % (turn, i)) for i in range(300))
                     writer.sync()
             finally:

@@ -122,7 +122,7 @@ def test_copies_by_programs_are_whole_or_report_what_is_missing(tmp_path: Path, 
     source.mkdir()
     with warnings.catch_warnings(), writing(source, 40 if soak else 8):
         warnings.simplefilter("ignore")
-        for number in range(500 if soak else 12):
+        for number in range(500 if soak else 8):
             target = tmp_path / "copy"
             tool = copy(number, source, target)
             base = str(target / "c")

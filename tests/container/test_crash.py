@@ -47,7 +47,7 @@ dice = random.Random(seed)
 with winkfs.open(base, "a") as c:
     for batch in range(100_000):
         new = {f"{seed}.{batch}.{i}": f"{batch}.{i}." * (i % 90)
-               for i in range(dice.choice([1, 10, 100, 400]))}
+               for i in range(dice.choice([1, 10, 40, 200]))}
         if batch % 5 == 4:
             new |= {f"again.{i}": f"{batch}." * i for i in range(50)}
         c.put_many((n, t.encode()) for n, t in new.items())
@@ -153,7 +153,7 @@ def test_a_kill_loses_nothing_synced(program: str, variant: str, base: Path) -> 
     before: Model = {}
     for _ in range(KILLS):
         seed = dice.randrange(1 << 30)
-        lines = killed(PROGRAMS[program], base, seed, dice.random() * 0.3)
+        lines = killed(PROGRAMS[program], base, seed, dice.random() * 0.1)
         changes = [line for line in lines if line != "synced"]
         states = list(accumulate(changes, changed, initial=before))
         found = assert_recovers(base)

@@ -159,7 +159,7 @@ def test_an_empty_sync_makes_what_the_writer_found_durable(classic: bool) -> Non
 @pytest.mark.slow
 def test_no_delflag_follows_from_an_unsynced_superblock() -> None:
     """That of a sync that failed: the next writer finds it, and what it supersedes."""
-    for seed in range(14):
+    for seed in range(6):
         disk = SimulatedDisk(seed, evicts=False)
         c = winkfs.create(f"{disk.path}/c")
         c.put_many((f"n{i}", b"first") for i in range(8))

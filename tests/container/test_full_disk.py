@@ -298,7 +298,7 @@ def test_open_on_a_full_disk(life: Filled, container: Container, model: Model) -
 
 @pytest.mark.few(2)
 def test_reindex_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
-    life.put_many({b"n%d" % i: b"%d" % i for i in range(600)})
+    life.put_many({b"n%d" % i: b"%d" % i for i in range(200)})
     container.close()
     for dropped in (".none", ".idx"):
         drop(life.base, dropped)

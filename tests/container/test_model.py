@@ -168,7 +168,7 @@ class Life(RuleBasedStateMachine):
             self.writer.put_many(made)
         self.files.update((name, File(data, None, 0o644)) for name, data in made)
 
-    @rule(count=st.sampled_from([20, 300]))
+    @rule(count=st.sampled_from([20, 100]))
     def put_crowd(self, count: int) -> None:
         """Enough to make an index grow."""
         self.stamp += 1
@@ -400,7 +400,7 @@ profile = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestLife = Life.TestCase
-TestLife.settings = profile
+TestLife.settings = settings(profile, max_examples=EXAMPLES + 2)
 TestLifeOfChains = LifeOfChains.TestCase
 TestLifeOfChains.settings = profile
 TestLifeOfOthers = LifeOfOthers.TestCase

@@ -20,7 +20,7 @@ from winkfs import Container, FileType
 from winkfs.entry import Entry, Stat, entries
 from winkfs.names import to_bytes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 
 base = container_checks.base  # fixture
 

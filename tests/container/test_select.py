@@ -203,7 +203,7 @@ print(read() - before)
 def test_a_hundredth_of_the_time_reads_two_percent_of_the_bytes(
     catalog: bool, tmp_path: Path
 ) -> None:
-    n, base = 8000, tmp_path / "c"
+    n, base = 5000, tmp_path / "c"
     content = os.urandom(12 << 10)
     make(base, ((f"{i}", content, T0 + i) for i in range(n)), ao=True, timemp=10)
     if not catalog:
@@ -211,7 +211,7 @@ def test_a_hundredth_of_the_time_reads_two_percent_of_the_bytes(
     whole = int(run(COUNT, base, "0", "0").split()[1])
     if whole < n * len(content):
         pytest.skip("this disk does not count what is read of it")
-    since = (T0 + 5000) * 10**9
+    since = (T0 + 3000) * 10**9
     found, part = map(int, run(COUNT, base, str(since), str(since + n // 100 * 10**9)).split())
     assert found == n // 100
     assert 0 < part <= whole / 50

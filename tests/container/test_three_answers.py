@@ -33,9 +33,10 @@ def scenario(make: Callable[[Path, ExitStack], States]) -> Callable[[Path, ExitS
 def filled(base: Path, **options: Any) -> Model:
     """Files of all kinds, and a name that is missing."""
     with winkfs.create(base, **options) as c:
-        model: Model = {f"n{i}": b"%d" % i * (i + 1) for i in range(300)}
+        model: Model = {f"n{i}": b"%d" % i * (i + 1) for i in range(60)}
         model |= {"two": TWO, "mode": b"m" * 70, "empty": b"", b"\xff": b"no UTF-8", "none": None}
         c.put_many((name, data) for name, data in model.items() if data is not None)
+        c.put_many((f"other {i}", b"") for i in range(240))  # the index has two pages
         if not options.get("classic"):
             c.put("mode", b"m" * 70, mode=0o600)
         if not options.get("ao"):

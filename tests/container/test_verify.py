@@ -25,6 +25,8 @@ from winkformats.errors import CorruptError
 from winkfs import FileType, Report, Row
 from winkfs.cli import main
 
+pytestmark = pytest.mark.in_memory
+
 base = container_checks.base  # fixture
 kitchen = oracle_kitchen.kitchen  # fixture
 
@@ -474,7 +476,7 @@ def test_a_data_file_cut_short(made: Path, tree: Tree, base: Path) -> None:
 def test_random_bytes_behind_a_good_superblock(base: Path) -> None:
     dice = random.Random(3)
     winkfs.create(base).close()
-    for _ in range(40):
+    for _ in range(20):
         put(base, "a", b"1")
         size = dice.choice([0, 1, 10, 300, 5000])
         raw = path_of(base, ".data").read_bytes()

@@ -239,7 +239,7 @@ def test_random_conditions_agree_with_plain_python() -> None:
     rows = some_rows(rng, 400)
     columns = columns_of(rows)
     seen: set[bool | None] = set()
-    for _ in range(1200):
+    for _ in range(500):
         text, test = some_condition(rng, rng.randrange(4), list(SCHEMA))
         found = truth_in(columns, text)
         assert found == [test(row) for row in rows], text
@@ -300,7 +300,7 @@ def test_no_block_with_a_file_that_is_meant_is_left_out(seed: int) -> None:
     columns = [columns_of(block) for block in blocks]
     zones = {name: zone_of([block[name] for block in columns]) for name in SCHEMA}
     left_out = 0
-    for _ in range(400):
+    for _ in range(200):
         text, _ = some_condition(rng, rng.randrange(3), list(SCHEMA))
         for words in (text, f"not ({text})"):
             bound = parse(words).bound(SCHEMA)
@@ -308,7 +308,7 @@ def test_no_block_with_a_file_that_is_meant_is_left_out(seed: int) -> None:
             for i, block in enumerate(columns):
                 assert possible[i] or not bound.met(block.__getitem__).any(), (words, blocks[i])
             left_out += int((~possible).sum())
-    assert left_out > 6000
+    assert left_out > 3000
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ from winkfs.dataset.manifest import Log
 from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import DatasetConflict
 
+pytestmark = pytest.mark.in_memory
+
 
 def shard(columns: dict[str, str], rows: list[tuple[Any, ...]]) -> Any:
     def fill(container: Container) -> None:

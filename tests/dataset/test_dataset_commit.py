@@ -25,6 +25,8 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, Refusal, StalePlan
 
+pytestmark = pytest.mark.in_memory
+
 # --- one commit ---
 
 
@@ -227,7 +229,7 @@ for i in range(int(sys.argv[3])):
 
 @pytest.mark.slow
 def test_racing_committers_all_get_generations_of_their_own(root: str) -> None:
-    each, racers = 12, 4
+    each, racers = 6, 3
     running = [child(RACER, root, f"r{n}", str(each)) for n in range(racers)]
     outputs = [process.communicate(timeout=100)[0] for process in running]
     assert [process.returncode for process in running] == [0] * racers

@@ -15,6 +15,7 @@ import stored
 import xxhash
 from constants import shrink
 from data_sets import root as root
+from folders import MEMORY
 from hashes import hash_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -183,7 +184,7 @@ def test_folder_that_cannot_be_written_to_is_read_all_the_same(root: str) -> Non
 def test_step_by_step_and_in_passes_is_all_at_once(
     shards: list[tuple[set[str], set[str]]], step: int, rows: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder, pytest.MonkeyPatch.context() as patch:
         root = create(f"{folder}/ds").root
         expected: dict[str, bytes] = {}
         for number, (put, gone) in enumerate(shards):

@@ -11,6 +11,7 @@ from typing import Any
 import data_sets
 import pytest
 import stored
+from folders import MEMORY
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -49,7 +50,7 @@ class Model(RuleBasedStateMachine):
 
     @initialize(ao=st.booleans())
     def begin(self, ao: bool) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="winkfs-model-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="winkfs-model-", dir=MEMORY))
         self.root, self.ao = str(self.folder / "ds"), ao
         dataset.create(self.root).close()
         self.past: dict[int, dict[str, bytes]] = {0: {}}

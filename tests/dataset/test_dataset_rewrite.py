@@ -28,6 +28,8 @@ from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, StalePlan
 
+pytestmark = pytest.mark.in_memory
+
 
 def seen(root: str) -> dict[str, Any]:
     """All that can be seen of all files, but for the FILEID."""

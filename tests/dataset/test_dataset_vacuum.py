@@ -20,7 +20,7 @@ from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 
 
 def test_temporary_file_of_a_commit_that_ends_meanwhile(root: str) -> None:

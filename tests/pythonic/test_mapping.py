@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from folders import in_memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -218,13 +219,12 @@ def step(target: Any, what: str, *given: Any) -> object:
 @settings(max_examples=40, deadline=None, derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(steps=st.lists(STEP, max_size=12), kind=st.sampled_from(["container", "data set"]))
-def test_it_behaves_as_a_dict(
-    steps: list[tuple[Any, ...]], kind: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_it_behaves_as_a_dict(steps: list[tuple[Any, ...]], kind: str) -> None:
     model: dict[str, bytes] = {}
-    with made(kind, tmp_path_factory.mktemp("model") / "c") as store:
+    with in_memory() as folder, made(kind, folder / "c") as store:
         for one in steps:
             assert step(store, *one) == step(model, *one), one
-            assert dict(store.items()) == model == dict(store)
+            assert dict(store.items()) == model
             assert len(store) == len(model)
             assert {name: store.get(name) for name in "ab"} == {n: model.get(n) for n in "ab"}
+        assert dict(store) == model
