@@ -36,15 +36,15 @@ BOTH = {"test_hashing", "test_entry", "test_kvscan", "test_table", "test_contain
 
 # name -> (number in the suite, number with --soak, what it counts)
 AMOUNTS = {
-    "operations": (12_000, 150_000, "system calls on a mount and a disk"),
-    "fsx": (12_000, 1_000_000, "random reads and writes of one file"),
-    "kills": (5, 50, "servers killed while something is written"),
+    "operations": (6_000, 150_000, "system calls on a mount and a disk"),
+    "fsx": (6_000, 1_000_000, "random reads and writes of one file"),
+    "kills": (3, 50, "servers killed while something is written"),
     "seconds": (3, 8, "seconds of random work while syncs are slow"),
-    "names": (40_000, 200_000, "names of a directory that is listed while it changes"),
+    "names": (24_000, 200_000, "names of a directory that is listed while it changes"),
     "memory": (200_000, 1_000_000, "names in a mount that may take little memory"),
     "servers": (3, 6, "servers started beside busy threads"),
     "trees": (6, 600, "random trees, listed by ids and by numbers"),
-    "churn": (12_000, 100_000, "files made and removed under one server"),
+    "churn": (6_000, 100_000, "files made and removed under one server"),
 }
 
 # name -> (the suite takes one in so many, --soak one in so many, of what)

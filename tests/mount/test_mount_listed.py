@@ -86,7 +86,7 @@ def looked_at(directory: Path) -> dict[str, tuple[int, int]]:
 @pytest.mark.mount
 @not_by_libfuse("the engine's own numbers")
 def test_files_that_are_listed_need_no_look_up(tmp_path: Path, there: Path) -> None:
-    count, log = 40_000, tmp_path / "asked"
+    count, log = 20_000, tmp_path / "asked"
     with counting(make(tmp_path, count), there, log, 1 << 20):
         first = looked_at(there / "d")
         assert {size for _, size in first.values()} == {1, 2, 3, 4, 5}

@@ -32,7 +32,7 @@ nodes.NodeTable.forget = counted
 sys.argv[:] = ["winkfs", *sys.argv[2:]]
 main()
 """
-FILES = 600
+FILES = 400
 
 
 @pytest.mark.mount

@@ -1054,10 +1054,9 @@ def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> N
         queue.pop_many(150)
     for file in sorted(Path(path).glob("*.idx")):
         for byte in range(file.stat().st_size):
-            for bit in (1, 16, 128):
-                with flipping(file, byte, bits=bit), Queue(path) as queue:
-                    assert queue.peek()[0].id == 151 and queue.read(77).id == 77
-                    assert queue.reading.at_time(times[119]) == 120
+            with flipping(file, byte, bits=1 << byte * 3 % 8), Queue(path) as queue:
+                assert queue.peek()[0].id == 151 and queue.read(77).id == 77
+                assert queue.reading.at_time(times[119]) == 120
 
 
 def test_a_flip_in_a_closed_segment_is_skipped_and_repaired(path: str) -> None:
