@@ -109,6 +109,7 @@ def test_a_mount_of_an_append_only_container_maps_no_file(base: Path) -> None:
         assert mapped_files(there) == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("options", [(), ("--ro",)])
 @pytest.mark.parametrize("suffix", [".data", ".idx", ".cat"])
 def test_a_file_cut_short_under_a_mount_ends_what_is_gone_alone(
@@ -241,6 +242,7 @@ def test_a_mount_of_a_data_set_maps_no_file(
         assert mapped_files(there) == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("suffix", [".data", ".cat"])
 @pytest.mark.parametrize("options", [(), ("--follow",)])
 def test_a_shard_cut_short_under_a_mount_ends_what_is_gone_alone(
