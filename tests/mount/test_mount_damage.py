@@ -204,7 +204,7 @@ def test_a_damaged_directory_entry_hides_nothing_below_it(base: Path) -> None:
 def test_the_search_is_not_led_astray_by_a_damaged_name(base: Path) -> None:
     """One flipped bit in each name in turn: all others are found, and listed where they belong."""
     fill(base, 30)
-    for i in range(0, 30, 4):
+    for i in range(0, 30, 7):
         data = path_of(base, ".data").read_bytes()
         flip(path_of(base, ".data"), position(base, f"d{i % 10}/f{i:03}") + 3, bits=4)
         with mounted(base, "--ro") as there:

@@ -1022,6 +1022,7 @@ def test_bytes_behind_the_end_are_kept_aside(path: str, end: str) -> None:
     assert [row["id"] for row in rows] == list(range(1, 17))
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 def test_every_flip_costs_the_message_that_it_hits(path: str, soak: bool) -> None:
     rng = random.Random(5)
@@ -1043,6 +1044,7 @@ def test_every_flip_costs_the_message_that_it_hits(path: str, soak: bool) -> Non
                     assert queue.problems
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 def test_a_flip_of_an_index_does_not_hide_messages(path: str, clock: Clock) -> None:
     times = []

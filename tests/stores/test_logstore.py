@@ -488,6 +488,7 @@ def test_a_log_store_is_a_kind_of_store(path: str) -> None:
 # --- damage ---
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 def test_a_flip_of_the_first_entries_is_reported_keeps_the_file(path: str) -> None:
     """No file was removed before the first one; no flip makes of a kind that of a removed file."""
@@ -503,6 +504,7 @@ def test_a_flip_of_the_first_entries_is_reported_keeps_the_file(path: str) -> No
         assert all(store.get(recid) == body for recid, body in model.items())
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 @pytest.mark.soak
 def test_a_flipped_bit_is_found_and_gives_no_wrong_body(path: str, soak: bool) -> None:
@@ -654,6 +656,7 @@ def test_hostile_numbers_are_reported(path: str, name: str) -> None:
         kind_of(path)[0].function("salvage", path)(path, f"{path}-new")
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 def test_a_recid_just_within_its_limit_is_no_burden(path: str) -> None:
     forged(path, lambda _: raw(4, (1 << 28), b"far!"))

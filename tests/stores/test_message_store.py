@@ -343,6 +343,7 @@ def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
                     reads += 1
                 except NoSuchFile:
                     pass
+            time.sleep(0.005)
         reader.refresh()
         wanted = {i for i in range(500) if not (i < 400 and (i + 100) % 4)}
         assert content(reader) == wanted and reader.problems == []
@@ -393,6 +394,7 @@ def test_a_full_disk_loses_nothing_that_was_taken(path: str) -> None:
         assert content(store, 9002) == {*taken, 9001}
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: bool) -> None:
     fill(path, range(200), checksums=True)
@@ -413,6 +415,7 @@ def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: b
     assert reported > 30
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index", "refs", "0.sqs", "0.rdq"])
 def test_hostile_bytes_are_one_line_or_less(path: str, name: str) -> None:

@@ -359,6 +359,7 @@ WILD = [0, 1, 2, 7, 4063, 4064, 4096, 65_535, (1 << 31) - 1, 1 << 31, (1 << 32) 
 FAR = [*WILD, 1 << 62, (1 << 63) - 2, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 def test_hostile_numbers_neither_crash_nor_hang(path: str) -> None:
     with Ring(path, "a") as ring:
