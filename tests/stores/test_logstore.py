@@ -656,7 +656,6 @@ def test_hostile_numbers_are_reported(path: str, name: str) -> None:
         kind_of(path)[0].function("salvage", path)(path, f"{path}-new")
 
 
-@pytest.mark.in_memory
 @pytest.mark.slow
 def test_a_recid_just_within_its_limit_is_no_burden(path: str) -> None:
     forged(path, lambda _: raw(4, (1 << 28), b"far!"))
