@@ -13,6 +13,8 @@ SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queu
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
+# Threads of BLAS spin while they wait, and no test has work for them.
+export OPENBLAS_NUM_THREADS ?= 1
 # Of pytest: two more than two or three cores, for those that have Spark and mounts often wait.
 WORKERS = $(shell n=$$(nproc); echo $$((n > 3 ? 5 : n + 2)))
 # Where there is room for it, temporary files of test-fast are in memory: no sync waits for a disk.

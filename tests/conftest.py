@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import drawn
 import folders
 import marks
 import pytest
@@ -35,15 +36,15 @@ BOTH = {"test_hashing", "test_entry", "test_kvscan", "test_table", "test_contain
 
 # name -> (number in the suite, number with --soak, what it counts)
 AMOUNTS = {
-    "operations": (12_000, 150_000, "system calls on a mount and a disk"),
-    "fsx": (12_000, 1_000_000, "random reads and writes of one file"),
-    "kills": (5, 50, "servers killed while something is written"),
+    "operations": (6_000, 150_000, "system calls on a mount and a disk"),
+    "fsx": (6_000, 1_000_000, "random reads and writes of one file"),
+    "kills": (3, 50, "servers killed while something is written"),
     "seconds": (3, 8, "seconds of random work while syncs are slow"),
-    "names": (40_000, 200_000, "names of a directory that is listed while it changes"),
+    "names": (24_000, 200_000, "names of a directory that is listed while it changes"),
     "memory": (200_000, 1_000_000, "names in a mount that may take little memory"),
     "servers": (3, 6, "servers started beside busy threads"),
     "trees": (6, 600, "random trees, listed by ids and by numbers"),
-    "churn": (12_000, 100_000, "files made and removed under one server"),
+    "churn": (6_000, 100_000, "files made and removed under one server"),
 }
 
 # name -> (the suite takes one in so many, --soak one in so many, of what)
@@ -129,9 +130,10 @@ def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis draws the same examples in each run of the suite, however long they take; --soak
-    draws new ones, and `make test-fast` few."""
-    settings.register_profile("suite", derandomize=True, deadline=None, max_examples=60)
+    """Hypothesis draws the same examples in each run of the suite, however long they take: half of
+    what --all draws. --soak draws new ones, and `make test-fast` few."""
+    drawn_in_suite = drawn.ALL if config.getoption("--all") else drawn.ALL // 2
+    settings.register_profile("suite", derandomize=True, deadline=None, max_examples=drawn_in_suite)
     settings.register_profile(
         "fast", derandomize=True, deadline=None, max_examples=10, stateful_step_count=15
     )

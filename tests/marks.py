@@ -70,15 +70,19 @@ def divide(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Ite
 
 
 def _each_value_once(cases: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:
-    """Choose cases until each value of each parameter occurs -> them, and the others."""
-    seen: set[tuple[str, str]] = set()
-    chosen, others = [], []
-    for item in sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode())):
-        params = item.callspec.params  # type: ignore[attr-defined]
-        values = {(name, repr(value)) for name, value in params.items()}
-        (others if values <= seen else chosen).append(item)
-        seen |= values
-    return chosen, others
+    """Choose cases until each value of each parameter occurs, first the one with most that have
+    not occurred yet -> them, and the others."""
+    values = {
+        case: {(name, repr(value)) for name, value in case.callspec.params.items()}  # type: ignore[attr-defined]
+        for case in sorted(cases, key=lambda case: zlib.crc32(case.nodeid.encode()))
+    }
+    missing = set().union(*values.values())
+    chosen = []
+    while missing:
+        most = max(values, key=lambda case: len(values[case] & missing))
+        chosen.append(most)
+        missing -= values.pop(most)
+    return chosen, list(values)
 
 
 def _leaks_sockets() -> bool:

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import pytest
 from commands import Run
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stored import stat
@@ -529,7 +530,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(60), deadline=None, derandomize=True)
 @given(changes, st.booleans(), st.integers(0, len(GOOD)))
 def test_no_bytes_of_headers_are_a_fault_of_ours(
     changed: list[tuple[int, int]], sums: bool, size: int

@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 from constants import shrink
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -107,7 +108,7 @@ def test_rows_are_cut_and_joined(parts: list[bytes], width: int) -> None:
     assert rows.tobytes() == b"".join(part.ljust(width, b"\0") for part in parts)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.data())
 def test_bytes_that_are_no_blocks_are_refused(data: st.DataObject) -> None:
     names = sorted({b"%d" % (i * 37 % 1000) for i in range(40)})

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from arguments import Call, attempt, one_wrong, some_wrong
 from container_checks import refused
+from drawn import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stored import make
@@ -112,7 +113,7 @@ def test_wrong_arguments_raise_one_error_and_lose_nothing(
     handle.put("f", b"content")
     wrong = some_wrong(handle, GOOD, SKIP)
 
-    @settings(max_examples=80, deadline=None, derandomize=True, database=None,
+    @settings(max_examples=examples(80), deadline=None, derandomize=True, database=None,
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(st.data())
     def calls(data: st.DataObject) -> None:

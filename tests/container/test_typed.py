@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from container_checks import one_line
+from drawn import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -155,7 +156,7 @@ def test_nan_stays_nan() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_any_value_comes_back_from_its_text(kind: str, data: st.DataObject) -> None:
     value = data.draw(VALUES[kind])

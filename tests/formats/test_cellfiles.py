@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
+from drawn import examples
 from flips import flipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -177,7 +178,7 @@ def test_a_file_that_shrinks_while_it_is_open_is_a_corrupt_error(
 @pytest.mark.few(1)
 @pytest.mark.slow
 @each_form
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(bit=st.integers(0, 8 * START - 1), sbcksum=st.booleans())
 def test_a_flipped_superblock_bit_is_reported_or_harmless(
     form: Form, bit: int, sbcksum: bool
@@ -191,7 +192,7 @@ def test_a_flipped_superblock_bit_is_reported_or_harmless(
 
 
 @each_form
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(noise=st.binary(max_size=320))
 def test_random_cells_are_harmless(form: Form, noise: bytes) -> None:
     data = bytearray(form.image())
@@ -200,7 +201,7 @@ def test_random_cells_are_harmless(form: Form, noise: bytes) -> None:
 
 
 @each_form
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(noise=st.binary(max_size=600), magic=st.booleans())
 def test_random_bytes_are_a_format_error(form: Form, noise: bytes, magic: bool) -> None:
     with pytest.raises(FormatError):

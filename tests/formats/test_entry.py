@@ -5,6 +5,7 @@ import struct
 import oracle_format
 import pytest
 import xxhash
+from drawn import examples
 from flips import flipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -195,7 +196,7 @@ def test_a_length_beyond_all_memory_is_damage_not_an_allocation(code):
     refuses(lambda data: entry.decode(data, 0, 0, "f"), wrong, CorruptError, "past the end")
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(variants, st.binary(max_size=700))
 def test_random_bytes_are_damage_or_an_entry(code, noise):
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import oracle_format
 import pytest
+from drawn import examples
 from folders import unchanged
 from hashes import hash_with
 from hypothesis import HealthCheck, settings
@@ -173,7 +174,7 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None,
+    max_examples=examples(60), stateful_step_count=25, deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xxhash
 from constants import shrink
+from drawn import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -86,7 +87,7 @@ sizes = st.one_of(st.integers(0, 30), st.integers(150, 260), st.integers(800, 10
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.builds(
         layout,
@@ -321,7 +322,7 @@ def test_every_flipped_byte_is_an_error_or_gives_other_entries(small, code, ever
                 assert sum(a != b for a, b in zip(found, expected, strict=True)) == 1
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from(LAYOUTS),
     st.binary(max_size=1500),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import oracle_format
 import pytest
+from drawn import examples
 from folders import unchanged
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -226,7 +227,7 @@ class Machine(RuleBasedStateMachine):
 
 
 Machine.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None,
+    max_examples=examples(60), stateful_step_count=25, deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 TestKVSeqBesideAList = Machine.TestCase

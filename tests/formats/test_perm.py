@@ -5,6 +5,7 @@ import struct
 import numpy as np
 import oracle_format
 import pytest
+from drawn import examples
 from folders import unchanged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -106,7 +107,7 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(
-    max_examples=60, stateful_step_count=20, deadline=None,
+    max_examples=examples(60), stateful_step_count=20, deadline=None,
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 
@@ -158,7 +159,7 @@ def test_sort_is_stable_within_any_memory(budget, perm: Perm):
     assert list(perm.iterate()) == sorted(pairs, key=lambda pair: -pair[1])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     runs=st.lists(st.lists(st.integers(0, 4), max_size=9), min_size=1, max_size=7),
     count=st.integers(1, 6),

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from cached import evict, resident
 from constants import shrink
+from drawn import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from refusals import all_raise
@@ -186,7 +187,7 @@ def test_bulk_reads_what_is_there_and_stops_at_the_end(storage):
     reader.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     kind=st.sampled_from(KINDS),
     writes=st.lists(

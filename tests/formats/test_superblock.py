@@ -5,6 +5,7 @@ import struct
 
 import oracle_format
 import pytest
+from drawn import examples
 from flips import flipped
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -191,7 +192,7 @@ def test_every_truncation_is_a_format_error():
     refuses(decode, (GOOD[:length] for length in range(len(GOOD))), FormatError)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.binary(max_size=300), st.integers(0, 2**32))
 def test_random_bytes_are_a_format_error_or_a_writable_block(noise, seed):
     rng = random.Random(seed)

@@ -5,6 +5,7 @@ import struct
 import numpy as np
 import pytest
 from constants import shrink
+from drawn import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -110,7 +111,7 @@ def bucket(request, monkeypatch):
 
 
 @pytest.mark.few(3)
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_table_built_at_once_is_the_one_filled_key_by_key(bucket, data):
     n = data.draw(st.integers(0, 60))

@@ -158,6 +158,7 @@ def test_a_mounted_data_set_shows_types_that_hold_all_values(
         assert known(c) == {"int64": {"n": 2.0}, "float64": {"n": 1.5}}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("way", [*COPIES, "pack", "unpack"])
 def test_a_dropped_column_stays_dropped_in_copies_of_a_container(way: str, base: Path) -> None:
     make(base, 20)

@@ -21,7 +21,7 @@ import winkfs
 
 pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
 
-SIZE = 64 << 20  # bytes of the disk
+SIZE = 40 << 20  # bytes of the disk
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_full_disk_refuses_writers_and_loses_nothing_it_took(
     base: str, ballast: Path, seed: int, ao: bool
 ) -> None:
     winkfs.create(base, ao=ao).close()
-    ballast.write_bytes(bytes(20 << 20))
+    ballast.write_bytes(bytes(12 << 20))
     with mounted(base, "-o", "sync_every=0.5", patience=200) as there:
         kept = fill(there, "abc", seed)
         assert len(kept) > 20
@@ -155,7 +155,7 @@ def test_fsync_on_a_full_disk_is_refused_or_durable(base: str) -> None:
 
 
 def test_open_file_that_is_removed_needs_no_room(base: str, ballast: Path) -> None:
-    data = random.Random(1).randbytes(16 << 20)
+    data = random.Random(1).randbytes(8 << 20)
     with winkfs.create(base) as container:
         container.put("large", data)
         container.put("other", data[:100])

@@ -119,6 +119,7 @@ def test_a_hung_server_blocks_no_caller_and_loses_nothing(base: str, there: Path
     assert verified(base)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [(), ("--ro",)])
 def test_a_caller_that_waits_for_a_hung_server_is_freed_by_force(
     base: str, options: tuple[str, ...]

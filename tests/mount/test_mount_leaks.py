@@ -67,7 +67,7 @@ def test_memory_stays_while_files_come_and_go(empty: str, amount: Callable[[str]
         after = memory_of(server), len(list(descriptors.iterdir()))
     assert after[1] <= before[1] + 2, "open files"
     grown = after[0] - before[0]
-    assert grown < (4 << 20), f"{grown} bytes more after {files // 2} files"
+    assert grown < (2 << 20), f"{grown} bytes more after {files // 2} files"
 
 
 def test_memory_stays_while_one_file_is_written_again_and_again(
@@ -83,4 +83,4 @@ def test_memory_stays_while_one_file_is_written_again_and_again(
                 file.write(b"%4096d" % number)
                 if number in (rounds // 2, rounds - 1):
                     sizes.append(memory_of(server))
-    assert sizes[1] - sizes[0] < (8 << 20), f"{sizes} bytes"
+    assert sizes[1] - sizes[0] < (4 << 20), f"{sizes} bytes"

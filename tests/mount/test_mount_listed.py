@@ -85,8 +85,9 @@ def looked_at(directory: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.mount
 @not_by_libfuse("the engine's own numbers")
+@pytest.mark.in_memory
 def test_files_that_are_listed_need_no_look_up(tmp_path: Path, there: Path) -> None:
-    count, log = 40_000, tmp_path / "asked"
+    count, log = 20_000, tmp_path / "asked"
     with counting(make(tmp_path, count), there, log, 1 << 20):
         first = looked_at(there / "d")
         assert {size for _, size in first.values()} == {1, 2, 3, 4, 5}
@@ -100,6 +101,7 @@ def test_files_that_are_listed_need_no_look_up(tmp_path: Path, there: Path) -> N
 
 @pytest.mark.mount
 @not_by_libfuse("the engine's own numbers")
+@pytest.mark.in_memory
 def test_the_server_remembers_no_more_listed_files_than_it_may(tmp_path: Path, there: Path) -> None:
     log = tmp_path / "asked"
     with counting(make(tmp_path, FILES), there, log, 1000):
@@ -108,6 +110,7 @@ def test_the_server_remembers_no_more_listed_files_than_it_may(tmp_path: Path, t
     assert json.loads(log.read_text())["most"] < 2500
 
 
+@pytest.mark.in_memory
 @pytest.mark.mount
 def test_names_come_once_whatever_changes_meanwhile(tmp_path: Path) -> None:
     with mounted(make(tmp_path, FILES)) as root:

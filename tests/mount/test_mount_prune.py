@@ -16,6 +16,8 @@ from mounting import base as base
 from mounting import not_by_libfuse, serving, soon
 from mounting import there as there
 
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
+
 # A server that says how many numbers it remembers, each time the kernel has forgotten some.
 SERVER = """
 import sys
@@ -32,10 +34,9 @@ nodes.NodeTable.forget = counted
 sys.argv[:] = ["winkfs", *sys.argv[2:]]
 main()
 """
-FILES = 600
+FILES = 400
 
 
-@pytest.mark.mount
 @not_by_libfuse("knows no notice for it")
 def test_the_kernel_forgets_what_was_written(base: str, there: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -60,7 +61,6 @@ def test_the_kernel_forgets_what_was_written(base: str, there: Path, tmp_path: P
         assert not list(there.glob("f[0-9]*"))
 
 
-@pytest.mark.mount
 @not_by_libfuse("knows no notice for it")
 def test_the_kernel_forgets_what_was_looked_at(base: str, there: Path, tmp_path: Path) -> None:
     put_many(base, ((f"d{i % 9}/f{i}", b"%d" % i) for i in range(FILES)))

@@ -114,7 +114,7 @@ import random, sys, time
 from winkfs.stores.ledgerq import Queue, Rotation
 rng = random.Random(sys.argv[2])
 with Queue(sys.argv[1], "a", shared=True, rotation=Rotation(messages=300)) as queue:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 2
     while time.monotonic() < until:
         queue.push_many([b"needle %d\\n" % i * 20 for i in range(rng.randrange(100))])
         for message in queue.pop_many(rng.randrange(100), visible=rng.choice((None, 5))):
@@ -128,7 +128,7 @@ import random, sys, time
 from winkfs.stores.ringpage import Ring
 rng = random.Random(sys.argv[2])
 with Ring(sys.argv[1], "a", memory=8192) as ring:
-    until = time.monotonic() + 5
+    until = time.monotonic() + 2
     while time.monotonic() < until:
         ring.push_many([b"needle %d\\n" % i * 20 for i in range(rng.randrange(100))])
         ring.pop_many(rng.randrange(40))  # a mount shows what was there a second ago

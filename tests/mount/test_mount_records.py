@@ -144,7 +144,7 @@ def test_grep_goes_through_it_while_a_writer_goes_on(
     (tmp_path / "ids").write_text("\n".join([*ids[:100], ""]))  # the others stay
     with mounted(tmp_path / "s", "--ro", "--follow") as there:
         with subprocess.Popen(
-            [sys.executable, "-c", WRITER, tmp_path / "s", tmp_path / "ids", "", "3"],
+            [sys.executable, "-c", WRITER, tmp_path / "s", tmp_path / "ids", "", "1.5"],
             env=os.environ | {"PYTHONPATH": installed},
         ) as writer:  # fmt: skip
             rounds = 0

@@ -70,6 +70,7 @@ def test_git_clone_commit_gc(place: Path, tmp_path: Path) -> None:
     assert run("git", "log", "--oneline", cwd=place / "second").count("\n") == 5
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("journal", ["delete", "truncate", "persist", "wal"])
 def test_sqlite_with_several_connections_and_a_killed_writer(place: Path, journal: str) -> None:
     """What was committed stays, what was not goes; no reader sees a part of a transaction."""

@@ -26,7 +26,7 @@ from oracle_read import (
 from oracle_recipes import OPTIONS, RECIPES
 from oracle_write import Expected
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.in_memory]
 
 
 kitchen = oracle_kitchen.kitchen  # fixture

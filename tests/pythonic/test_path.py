@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from drawn import examples
 from folders import in_memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -160,7 +161,7 @@ PATTERN = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None,
+@settings(max_examples=examples(60), deadline=None, derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(tree=TREE, pattern=PATTERN)
 def test_random_trees_and_patterns_agree(tree: list[list[str]], pattern: list[str]) -> None:

@@ -16,7 +16,7 @@ LIVES = {
     "zstd": (1, 20),
     "mount": (1, 20),
 }
-COPIES = 16
+COPIES = 9
 
 
 @pytest.mark.few(3)

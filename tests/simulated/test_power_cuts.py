@@ -29,21 +29,21 @@ from winkmount.source import run_steps
 
 pytestmark = pytest.mark.slow
 
-# kind -> (images in the suite, with --soak). The 18th life of "plain" is the first that shows that
-# data were not synced: see mutants.py.
+# kind -> (images in the suite, with --soak). The 10th life of "plain" shows that data were not
+# synced, which few do, and the 11th that a rename has left no tombstone: see mutants.py.
 IMAGES = {
-    "plain": (440, 22_000),
-    "ao": (60, 22_000),
-    "classic": (50, 20_000),
+    "plain": (160, 22_000),
+    "ao": (40, 22_000),
+    "classic": (40, 20_000),
     "plain md5": (25, 10_000),
-    "columns": (20, 20_000),
+    "columns": (12, 20_000),
     "zstd": (20, 20_000),
-    "interrupts": (25, 20_000),
+    "interrupts": (15, 20_000),
     "mount": (30, 20_000),
-    "full": (25, 10_000),
+    "full": (15, 10_000),
     "full ao": (20, 10_000),
     "full classic": (20, 10_000),
-    "steps": (60, 10_000),
+    "steps": (30, 10_000),
     "large": (20, 10_000),
     "large ao": (20, 10_000),
     "large classic": (20, 10_000),
@@ -69,15 +69,15 @@ MARKS = {"interrupts": INTERRUPTED, **dict.fromkeys(COMBINED, (pytest.mark.long,
 )
 def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """No more than a sync is missing or too many; every image opens and verifies."""
-    Life.lives(kind, seed, IMAGES[kind][soak])
+    Life.lives(kind, seed + 7 if kind == "plain" else seed, IMAGES[kind][soak])
 
 
 @pytest.mark.few
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("small", "kind", "images"),
-    [(leave_tails, kind, (40, 5000)) for kind in ("plain", "ao", "mount")]
-    + [(make_chains, kind, (30, 20_000)) for kind in ("plain", "mount", "zstd")],
+    [(leave_tails, kind, (20, 5000)) for kind in ("plain", "ao", "mount")]
+    + [(make_chains, kind, (20, 20_000)) for kind in ("plain", "mount", "zstd")],
 )
 def test_every_image_of_what_else_only_large_containers_have(
     small: Callable[[pytest.MonkeyPatch], None],
@@ -246,7 +246,7 @@ def test_a_file_whose_name_may_not_be_durable_is_not_writable(
 
 def test_a_second_superblock_torn_by_a_failed_sync_is_rewritten() -> None:
     """The next writer finds both whole in the page cache, and writes the first."""
-    for seed in range(17, 31):  # of which five leave it torn
+    for seed in (19, 20, 23, 26, 29):  # which leave it torn
         disk = SimulatedDisk(seed, torn=1)
         base = f"{disk.path}/c"
         images: list[SimulatedDisk] = []

@@ -17,8 +17,9 @@ pytestmark = pytest.mark.slow
 def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """Nothing that was pushed and synced is lost, nothing that was consumed and synced is handed
     out again, every image opens, to look and to write, and LedgerQ can read it, too."""
-    wanted = 34_000 if soak else 200 if kind == "fifo" else 60
-    assert Life.lives(kind, seed, wanted)["images"] >= wanted
+    wanted = 34_000 if soak else 75 if kind == "fifo" else 40
+    # The 4th life of "fifo" shows most faults, and the first is long: see mutants.py.
+    assert Life.lives(kind, seed + (kind == "fifo"), wanted)["images"] >= wanted
 
 
 def test_a_position_ahead_of_unsynced_messages_reports_no_loss() -> None:

@@ -273,7 +273,7 @@ def test_work_of_killed_processes_is_neither_lost_nor_repeated(
     kills = 0
     try:
         began = time.monotonic()
-        until = began + (300 if soak else 2.5)
+        until = began + (300 if soak else 1.5)
         # On a busy machine it takes longer until there is somebody at work to be killed.
         while time.monotonic() < until or (
             (kills <= 3 or too_few(logs)) and time.monotonic() < began + 60

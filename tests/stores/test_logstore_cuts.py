@@ -17,7 +17,7 @@ from winkfs.errors import Refusal
 from winkfs.stores.logstore import LogStore
 
 pytestmark = pytest.mark.slow
-IMAGES = {"power cuts": (900, 35_000), "with failing calls": (150, 15_000)}
+IMAGES = {"power cuts": (400, 35_000), "with failing calls": (100, 15_000)}
 
 
 @pytest.mark.soak

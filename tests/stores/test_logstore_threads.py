@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from drawn import examples
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -138,7 +139,7 @@ class Machine(RuleBasedStateMachine):
 
 
 class TestMachine(Machine.TestCase):
-    settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
 
 
 def test_threads_list_and_remove_data_files_at_once(tmp_path: Path) -> None:

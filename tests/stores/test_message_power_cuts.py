@@ -10,8 +10,9 @@ from store_kinds import looking, simulated
 from winkfs.stores.messagestore.store import MessageStore
 
 pytestmark = pytest.mark.slow
-# Half of a group of the journal shows within 320 images of "v1": see mutants.py.
-IMAGES = {"plain": 250, "checked": 80, "v1": 400}
+# The 6th life of "plain" shows most faults, that of "v1" half of a group of the journal: see
+# mutants.py.
+IMAGES = {"plain": 180, "checked": 60, "v1": 200}
 
 
 @pytest.mark.soak
@@ -20,7 +21,8 @@ def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool)
     """Nothing that was synced is lost, nothing that was removed and synced is back, every image
     opens, to read and to write, and again."""
     wanted = 34_000 if soak else IMAGES[kind]
-    assert Life.lives(kind, seed, wanted)["images"] >= wanted
+    first = seed if kind == "checked" else seed + 5
+    assert Life.lives(kind, first, wanted)["images"] >= wanted
 
 
 def test_removed_segments_do_not_return_behind_a_snapshot(

@@ -322,7 +322,7 @@ def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
         "from winkfs.stores.messagestore.store import MessageStore\n"
         "Life.small(pytest.MonkeyPatch())\n"
         "store = MessageStore(sys.argv[1], 'a', sync='interval', interval=0.002)\n"
-        "for i in range(100, 900):\n"
+        "for i in range(100, 500):\n"
         "    store.write(id_of(i), body_of(i))\n"
         "    if i % 4: store.remove(id_of(i - 100))\n"
         "    if i % 50 == 0: store.compact()\n"
@@ -336,15 +336,16 @@ def test_a_reader_follows_a_writer_of_another_process(path: str) -> None:
         changes = reads = 0
         while writer.poll() is None:
             changes += reader.refresh()
-            numbers = [i for i in range(900) if id_of(i) in reader]
+            numbers = [i for i in range(500) if id_of(i) in reader]
             for i in random.sample(numbers, min(20, len(numbers))):
                 try:
                     assert reader.read(id_of(i)) == body_of(i)
                     reads += 1
                 except NoSuchFile:
                     pass
+            time.sleep(0.005)
         reader.refresh()
-        wanted = {i for i in range(900) if not (i < 800 and (i + 100) % 4)}
+        wanted = {i for i in range(500) if not (i < 400 and (i + 100) % 4)}
         assert content(reader) == wanted and reader.problems == []
         assert writer.returncode == 0 and changes > 3 and reads > 100
 
@@ -393,12 +394,13 @@ def test_a_full_disk_loses_nothing_that_was_taken(path: str) -> None:
         assert content(store, 9002) == {*taken, 9001}
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: bool) -> None:
     fill(path, range(200), checksums=True)
     files = [file for file in Path(path).iterdir() if file.stat().st_size]
     rng, reported = random.Random(7), 0
-    for _ in range(20_000 if soak else 300):
+    for _ in range(20_000 if soak else 150):
         file = rng.choice(files)
         at, mask = rng.randrange(file.stat().st_size), 1 << rng.randrange(8)
         with flipping(file, at, bits=mask), MessageStore(path) as store:
@@ -410,9 +412,10 @@ def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: b
                     reported += 1
             reported += len(there) < 200
             assert len(there) == 200 or store.problems, file
-    assert reported > 60
+    assert reported > 30
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index", "refs", "0.sqs", "0.rdq"])
 def test_hostile_bytes_are_one_line_or_less(path: str, name: str) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drawn import examples
 from flips import flip
 from folders import unchanged
 from hypothesis import HealthCheck, settings
@@ -358,6 +359,7 @@ WILD = [0, 1, 2, 7, 4063, 4064, 4096, 65_535, (1 << 31) - 1, 1 << 31, (1 << 32) 
 FAR = [*WILD, 1 << 62, (1 << 63) - 2, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 
 
+@pytest.mark.in_memory
 @pytest.mark.slow
 def test_hostile_numbers_neither_crash_nor_hang(path: str) -> None:
     with Ring(path, "a") as ring:
@@ -365,7 +367,7 @@ def test_hostile_numbers_neither_crash_nor_hang(path: str) -> None:
         number = ring.settings.ring
     good, rng = Path(path).read_bytes(), random.Random(5)
     refused = 0
-    for turn in range(700):
+    for turn in range(350):
         data = bytearray(good)
         for _ in range(rng.randint(1, 3)):
             way = rng.randrange(4)
@@ -419,7 +421,7 @@ def test_hostile_numbers_neither_crash_nor_hang(path: str) -> None:
         except ValueError as error:  # a small size of records
             assert "the buffer takes" in str(error), turn
         assert time.monotonic() - started < 10, turn
-    assert 20 < refused < 690
+    assert 20 < refused < 340
 
 
 @pytest.mark.slow
@@ -519,7 +521,10 @@ class Queue(RuleBasedStateMachine):
 
 TestQueue = Queue.TestCase
 TestQueue.settings = settings(
-    max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 
 

@@ -23,8 +23,8 @@ from winkfs.stores.logstore import Conflict, LogStore, Snapshot, Transaction
 from winkfs.stores.messagestore import MessageStore
 from winkfs.stores.ringpage import Ring
 
-pytestmark = pytest.mark.usefixtures("threads_change_often")
-SECONDS = 1.0
+pytestmark = [pytest.mark.usefixtures("threads_change_often"), pytest.mark.in_memory]
+SECONDS = 0.6
 THREADS = range(4)
 
 
@@ -227,7 +227,7 @@ def test_records(tmp_path: Path, soak: bool) -> None:
         owners = [Records(store, me) for me in THREADS]
         looks = [again_and_again(partial(watch, store)) for _ in range(2)]
         compaction = again_and_again(lambda: compacted.append(store.compact(least=0.3)["files"]))
-        model = run_owners(owners, 600 if soak else 4, compaction, *looks)
+        model = run_owners(owners, 600 if soak else 2, compaction, *looks)
         model |= dict(enumerate(balances(store), 1))
         assert set(store.recids()) == model.keys() and not store.problems
     with LogStore(path) as reader:

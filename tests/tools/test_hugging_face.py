@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import folders
 import pytest
 from tables import ROWS, SIZES, documents_in, run_program, tables_in
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("datasets")
-pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 URLS = """import json
 import datasets
 datasets.disable_progress_bars()
@@ -61,22 +60,27 @@ for base in BASES:
 KINDS = ("container", "data set")
 
 
-def test_urls(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def answers() -> list[Any]:
+    """What one program finds, as its imports take most of the time: in a container and a data set
+    by URL, then in both by parts."""
+    code = []
+    with folders.in_memory() as folder:
+        for make, part in ((tables_in, URLS), (documents_in, PARTS)):
+            bases = [str(make(folder / f"{make.__name__} {kind}", kind)) for kind in KINDS]
+            code.append(f"BASES = {bases}\n{part}\n")
+        return [json.loads(line) for line in run_program("".join(code), folder).splitlines()]
+
+
+def test_urls(answers: list[Any]) -> None:
     """If the last assertion fails, docs/tools.md can have both forms for streams."""
-    for found in in_both(tables_in, URLS, tmp_path):
+    for found in answers[:2]:
         for kind, rows in EXPECTED.items():
             assert [found[f"{kind}{case}"] for case in ("", " file", " stream")] == [rows] * 3
         assert "csv/none.csv" in found["missing"] and "NoSuchFile" in found["no store"]
         assert all("NoSuchFile" in found[f"{kind} stream file"] for kind in EXPECTED)
 
 
-def test_documents_by_parts(tmp_path: Path) -> None:
-    for found in in_both(documents_in, PARTS, tmp_path):
-        assert found == [SIZES, SIZES, SIZES, SIZES, 8, SIZES, True, "timestamp[us, tz=UTC]"]
-
-
-def in_both(make: Callable[[Path, str], Path], code: str, folder: Path) -> list[Any]:
-    """Make a container and a data set; return what a program finds in each."""
-    bases = [str(make(folder / f"a {kind}", kind)) for kind in KINDS]
-    found = run_program(f"BASES = {bases}\n{code}", folder)
-    return [json.loads(line) for line in found.splitlines()]
+def test_documents_by_parts(answers: list[Any]) -> None:
+    by_parts = [SIZES, SIZES, SIZES, SIZES, 8, SIZES, True, "timestamp[us, tz=UTC]"]
+    assert answers[2:] == [by_parts] * 2

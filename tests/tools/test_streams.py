@@ -154,7 +154,7 @@ if __name__ == "__main__":
         files = dd.from_map(frame, c.parts(2, ["path", "size"]))
     tables = dd.read_csv("wink://csv/*.csv::{tmp_path}/tables")
     sums = [files["size"].sum(), tables["x"].sum()]
-    print(*dask.compute(*sums, scheduler="processes"))"""
+    print(*dask.compute(*sums, scheduler="processes", num_workers=1))"""
     assert run_program(code, tmp_path) == f"{SIZES} 45\n"
 
 

@@ -15,7 +15,7 @@ pytest.importorskip("zarr")
 pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 WRITE = """import numpy as np, winkfs, zarr
 cube = np.arange(10_000, dtype="i4").reshape(100, 100)
-with winkfs.fs("store", "a") as fs:
+with winkfs.fs(STORE, "a") as fs:
     with fs.transaction:
         group = zarr.open_group(fs.get_mapper("a.zarr"), mode="w")
         group.create_array("x", data=cube, chunks=(10, 10))
@@ -30,7 +30,7 @@ array.store.fs.sync_fs.close()"""
 READ = """import numpy as np, pickle, winkfs, zarr
 cube = np.arange(10_000, dtype="i4").reshape(100, 100)
 cube[:10, :10] = -1
-with winkfs.fs("store") as fs:
+with winkfs.fs(STORE) as fs:
     group = zarr.open_group(fs.get_mapper("a.zarr"), mode="r")
     assert (group["x"][:] == cube).all() and group.attrs["unit"] == "K"
     saved = zarr.open_array(fs.get_mapper("b.zarr"), mode="r")[:]
@@ -55,23 +55,24 @@ print(fs.cat("x/0") == np.array([1, 2], "i4").tobytes())
 print(zarr.open_group(fs.get_mapper(), mode="r", zarr_format=2)["x"][:].tolist())"""
 
 
-@pytest.fixture(params=["container", "data set"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    if request.param == "container":
-        return stored.make(tmp_path / "store")
-    with winkfs.dataset.create(tmp_path / "store"):
-        return tmp_path / "store"
+def test_arrays_in_a_store(tmp_path: Path) -> None:
+    stores = [stored.make(tmp_path / "container"), tmp_path / "data set"]
+    winkfs.dataset.create(stores[1]).close()
+    for_each(stores, WRITE)
+    for store in stores:
+        with winkfs.open(store) as c:
+            assert c.exists("a.zarr/x/c/9/9") and c.exists("b.zarr/zarr.json")
+    with winkfs.open(stores[1], as_of=1) as first, winkfs.open(stores[1]) as last:
+        name = "a.zarr/x/c/0/0"
+        assert first.read(name) != last.read(name)
+    assert for_each(stores, READ) == "there is none\n" * 2
 
 
-def test_arrays_in_a_store(store: Path, tmp_path: Path) -> None:
-    run_program(WRITE.replace("PATH", str(store)), tmp_path)
-    with winkfs.open(store) as c:
-        assert c.exists("a.zarr/x/c/9/9") and c.exists("b.zarr/zarr.json")
-    if store.is_dir():
-        with winkfs.open(store, as_of=1) as first, winkfs.open(store) as last:
-            name = "a.zarr/x/c/0/0"
-            assert first.read(name) != last.read(name)
-    assert run_program(READ.replace("PATH", str(store)), tmp_path) == "there is none\n"
+def for_each(stores: list[Path], code: str) -> str:
+    """Run a program with the path of each store, in one process."""
+    parts = [code.replace("PATH", str(store)).replace("STORE", repr(str(store)))
+             for store in stores]  # fmt: skip
+    return run_program("\n".join(parts), stores[0].parent)
 
 
 def test_references_into_a_store(tmp_path: Path) -> None:

@@ -1,0 +1,17 @@
+"""How many examples Hypothesis draws: half of them in the suite, all with `--all`.
+
+    @settings(max_examples=examples(100))
+
+A test without a number of its own draws ALL of them, or half.
+"""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+ALL = 60
+
+
+def examples(number: int) -> int:
+    """Return how many of a test's examples are drawn under the profile in use."""
+    return max(number * settings().max_examples // ALL, 1)
