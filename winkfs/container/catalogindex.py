@@ -30,7 +30,7 @@ BATCH_BYTES: Final = 32 << 20  # of content that is held for a batch of files
 
 
 class Row(NamedTuple):
-    """The row of a file in the catalog: position of the inode, bytes, position of the data entry."""
+    """The row of a file: position of the inode, bytes, position of the data entry."""
 
     pos: int
     size: int

@@ -44,8 +44,12 @@ Range = tuple[int, int]
 
 
 class ObjectInfo(NamedTuple):
-    """Metadata of an object, as an answer has it: bytes, ETag ("": there is none), time of last change in
-    seconds since the epoch (0: unknown)."""
+    """Metadata of an object, as an answer has it.
+
+    size   bytes
+    etag   "": there is none
+    mtime  seconds since the epoch, 0: unknown
+    """
 
     size: int
     etag: str = ""

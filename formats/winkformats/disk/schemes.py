@@ -30,7 +30,7 @@ def factory_of(path: str) -> Factory | None:
 
 def scheme_of(path: str) -> str:
     """Return the registered scheme that a path begins with, "" for a path of this machine."""
-    return path.partition(":")[0] if factory_of(path) else ""
+    return path.partition(":")[0] if ":" in path and factory_of(path) else ""
 
 
 def is_far(path: str) -> bool:
