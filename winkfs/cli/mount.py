@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from winkformats.disk.paths import absolute
 from winkfs.cli._common import JSON, emit, printable, warn
 from winkfs.errors import Locked
 from winkfs.registry import kind_of
@@ -112,7 +113,7 @@ def mount(
         parsed = parse([*given, *["ro"] * (not kind.writable)])
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    path = os.path.abspath(path)
+    path = absolute(path)
 
     def opener() -> Source:
         source: Source = _when_free(path, lambda: kind.function("mount", path)(path, parsed))

@@ -503,9 +503,10 @@ def info(base: str, as_json: bool) -> int:
     properties of the kvseq, hindex or perm. A truncated file is a problem (exit status 1); to find
     other problems use verify.
     """
+    from winkformats.disk.schemes import is_far
     from winkfs.cli.mount import mount_record, mounted
 
-    mount = None if Path(base + DATA).exists() else mounted(base)
+    mount = None if is_far(base) or Path(base + DATA).exists() else mounted(base)
     if mount:
         record = mount_record(mount)
         if not as_json and record.get("unsynced_since", "") is None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats.arrays import Int64
+from winkformats.disk.paths import is_far, locate
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.entry import Layout
@@ -491,6 +492,11 @@ def _sizes(base: str) -> Record:
     """Return the size of each file of the container, and its bytes on disk."""
     sizes = {}
     for suffix in FILES:
+        if is_far(base):
+            directory, name = locate(base)
+            if (found := directory.info(name + suffix)) is not None:
+                sizes[base + suffix] = {"size": found.size, "on_disk": found.size}
+            continue
         path = Path(base + suffix)
         if path.exists():
             status = path.stat()

@@ -14,10 +14,13 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import filesystem
 
+from winkformats.disk.schemes import is_far
 from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, FILES
+from winkfs.remote import SCHEMES
 
 LOCAL: Final = (None, "", "file", "local")
+OURS: Final = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}  # what winkfs calls them
 log = logging.getLogger("winkfs.fsspec")
 
 
@@ -31,6 +34,11 @@ def find(
     if fo is None or not os.fspath(fo):
         raise ValueError("wink:// needs the path of a store: wink://FILE::/PATH/OF/STORE, or fo=")
     path, given = os.fspath(fo), dict(options or {})
+    if fs is None and not given and "::" not in path:  # read in place, with our own requests
+        scheme = OURS.get(protocol or "", protocol or "")
+        url = path if "://" in path or scheme not in SCHEMES else f"{scheme}://{path}"
+        if is_far(url):
+            return None, url
     if fs is None and protocol in LOCAL and ("://" in path or "::" in path):
         fs, path = url_to_fs(path, **given)
     elif fs is None and protocol not in LOCAL:
