@@ -63,6 +63,7 @@ from winkfs.container.ondisk.inode import Attrs
 from winkfs.entry import FileType, default_mode
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
 from winkfs.names import DATA, Name, base_of, excluder, to_bytes, to_str
+from winkfs.remote import refuse_far
 from winkfs.units import CLAMPED
 
 SYNC_BYTES: Final = 256 << 20  # after which an update syncs: an interrupt loses no more
@@ -227,6 +228,7 @@ def _source(
 
 def scratch_of(base: str) -> str:
     """Return the directory for temporary files of a pack. Raises NoSuchFile."""
+    refuse_far(base)
     scratch = os.path.dirname(base) or "."  # it has space for the whole container
     if not Path(scratch).is_dir():
         raise NoSuchFile("no such directory: make it first", scratch)

@@ -15,7 +15,7 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import DerivedDamage
-from winkformats.kv.sequence import FAR_PROBE
+from winkformats.kv.sequence import USUAL_OVERHEAD
 from winkfs.container.index import Index
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.data import Settings
@@ -24,8 +24,8 @@ from winkfs.names import name_of
 
 TOGETHER: Final = 256 << 10  # bytes of content that are requested with their inode
 BETWEEN: Final = 64 << 10  # bytes between content and inode that are requested, too
-INODE_OVERHEAD: Final = 32  # bytes of an inode's entry beside its key and value, at most
-DATA_OVERHEAD: Final = 64  # of a data entry beside its value, at most, with its key
+INODE_OVERHEAD: Final = 11  # bytes of an inode's entry beside its key and value, at most
+DATA_OVERHEAD: Final = USUAL_OVERHEAD  # of a data entry beside its value, at most, with its key
 BATCH_BYTES: Final = 32 << 20  # of content that is held for a batch of files
 
 
@@ -162,7 +162,7 @@ class CatalogIndex(Index):
                 yield 0, []
                 continue
             start = row.pos
-            stop = start + max(INODE_OVERHEAD + len(key) + inode_size, FAR_PROBE)
+            stop = start + inode_size + max(INODE_OVERHEAD + len(key), USUAL_OVERHEAD)
             if row.pointer <= 0 or not content:
                 yield 0, [(start, stop)]
                 continue

@@ -38,6 +38,7 @@ from winkfs.container.ondisk.typed import (
 )
 from winkfs.errors import FileExists, Locked, NoSuchFile, NotAllowed
 from winkfs.names import DERIVED, SUFFIXES
+from winkfs.remote import refuse_far
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 MAX_NOTES: Final = 100
@@ -79,6 +80,8 @@ class DataFile:
         self.recoveries = 0  # number of recoveries and reopenings, each of which counts anew
         self._syncing = 0  # bytes up to which the file is being synced
         self.lock = lock
+        if writable:
+            refuse_far(base)
         self.directory, self.name = locate(base)
         if self.directory.info(self.name + ".data", follow=True) is None:
             raise NoSuchFile("no such container (there is no BASE.data)", base)
@@ -285,7 +288,8 @@ class DataFile:
             if self.writable:  # see `kept`
                 return *kept, False
             return *kept, bool(self.kv.layout.delflag) and self.kv.storage.read(pos, 1) == b"\1"
-        form, file, entry = self.settings.form, self.kv.storage.name, self.entry_at(pos)
+        form, file = self.settings.form, self.kv.storage.name
+        entry = self.entry_at(pos, self.inode_size if self.kv.storage.far else 0)
         stored = Inode.decode(entry.value, form, file=file, offset=pos)
         inode = whole(stored, pos, self.entry_at, form, file, problem)
         if isinstance(inode.extents, ExtentArray) and not entry.deleted and problem is None:

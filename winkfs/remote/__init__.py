@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from winkformats.disk.schemes import register
+from winkformats.disk.schemes import is_far, register
+from winkfs.errors import ReadOnly
 
 if TYPE_CHECKING:
     from winkformats.disk.objects import ObjectDirectory
@@ -23,6 +24,12 @@ def directory(path: str) -> ObjectDirectory:
     from winkfs.remote.find import directory_at  # late: most programs need none
 
     return directory_at(path)
+
+
+def refuse_far(path: str) -> None:
+    """Raise ReadOnly for a URL, where a file of this machine is to be written."""
+    if is_far(path):
+        raise ReadOnly("what is on object storage can only be read", path)
 
 
 def install() -> None:

@@ -40,6 +40,8 @@ def call(what: str, root: str, *given: Any) -> Any:
     except (errors.BaseError, ValueError, OSError) as error:
         if isinstance(error, Refusal):
             raise
+        if "NoSuchBucket" in str(error):
+            raise NoSuchFile("no such bucket", root) from None
         raise Refusal(_line(error), root) from None
 
 
@@ -119,6 +121,8 @@ def _executed(what: str, root: str, *given: Any) -> Any:
 def _line(error: Exception) -> str:
     """Return the reason of an error of obstore in one line, without signatures."""
     text = " ".join(str(error).split("\n\nDebug source")[0].split())
+    if (found := re.search("<Message>(.*?)</Message>", text)) is not None:
+        text = found[1]
     return re.sub(r"\?X-\S+|https?://\S+\?\S+", "...", text)[:300]
 
 

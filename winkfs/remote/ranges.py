@@ -203,7 +203,12 @@ class WebTransport(RangeTransport):
     follows = True
 
     def address(self, key: str) -> str:
+        if "?" in key or "#" in key:
+            raise Refusal("a URL of a container has no ? and no #", self._name(key))
         return f"{self.url}/{quote(key)}"
+
+    def _name(self, key: str) -> str:
+        return super()._name(key.partition("?")[0])
 
     def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
         yield from ()

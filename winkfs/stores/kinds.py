@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from winkfs.errors import FileExists, Refusal
 from winkfs.names import DATA, MANIFESTS, base_of
+from winkfs.remote import refuse_far
 
 GROUP: Final = "winkfs.stores"  # of entry points
 GENERAL: Final = {  # for kinds that only have `open`
@@ -122,6 +123,7 @@ def refuse_other(path: str, kind: str) -> None:
     """
     from winkformats.disk.paths import locate
 
+    refuse_far(path)
     directory, name = locate(path.rstrip("/"))
     exists = not name or directory.info(name, follow=True) is not None
     if exists or directory.info(base_of(name) + DATA) is not None:

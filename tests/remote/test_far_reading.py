@@ -1,0 +1,336 @@
+"""Containers on object storage, read in place: the answers are those of the same files here, and
+the requests are few."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulated.objectstore import ObjectStore
+
+import winkfs
+from winkformats.disk.objects import GAP_BYTES
+from winkfs.container.ondisk import catalog as catalogs
+
+pytestmark = pytest.mark.in_memory
+Make = Callable[[Path], None]
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    with ObjectStore() as store:
+        yield store
+
+
+# --- the same answers ---
+
+
+def plain(base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put_many((f"d{i % 7}/{i:05}", b"%d" % i * (i % 50), i) for i in range(3000))
+        for i in range(30):
+            c.put(f"one by one/{i}", b"x" * 1000 * i, mtime=i)
+        c.put("empty", b"")
+        c.mkdir("a directory")
+        c.symlink("a directory", "link")
+
+
+def changed(base: Path) -> None:
+    plain(base)
+    winkfs.reindex(base)
+    with winkfs.open(base, "a") as c:
+        for i in range(0, 3000, 101):
+            c.delete(f"d{i % 7}/{i:05}")
+        c.put("d1/00001", b"a new content")
+        c.rename("empty", "renamed")
+        c.append("one by one/3", b"appended" * 9)
+
+
+def tail(base: Path) -> None:
+    plain(base)
+    with winkfs.open(base, "a") as c:  # behind the catalog
+        c.put("d1/00001", b"a new content")
+        c.delete("d2/00002")
+
+
+def large(base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put("large", random.Random(1).randbytes(5 << 20))
+        c.put("holes", b"")
+        c.write("holes", 3 << 20, b"end")
+        c.put("chained", b"")
+        for i in range(40):
+            c.append("chained", b"%d" % i * 1000)
+            c.sync()
+
+
+def compressed(base: Path) -> None:
+    pytest.importorskip("zstandard")
+    with winkfs.create(base, compress="zstd") as c:
+        c.put_many(
+            (f"d/{i:04}", b"the same words again and again %d " % i * 40) for i in range(900)
+        )
+
+
+def typed(base: Path) -> None:
+    with winkfs.create(base, columns={"lang": "string", "score": "float64"}) as c:
+        c.put_many(
+            (f"d/{i:04}", b"text %d" % i, i, {"lang": ["de", "en", None][i % 3], "score": i / 7})
+            for i in range(2500)
+        )
+
+
+def append_only(base: Path) -> None:
+    with winkfs.create(base, ao=True, timemp=10) as c:
+        for i in range(200):
+            c.put(f"f{i}", b"%d" % i * i, mtime=1000 + i)
+
+
+def classic(base: Path) -> None:
+    with winkfs.create(base, classic=True) as c:
+        for i in range(50):
+            c.put(f"f{i}", b"%d" % i * i)
+
+
+def nothing(base: Path) -> None:
+    winkfs.create(base).close()
+
+
+KINDS = [plain, changed, tail, large, compressed, typed, append_only, classic, nothing]
+
+
+def answers(c: winkfs.Container) -> dict[str, Any]:
+    """Return what all questions to a container are answered with."""
+    names = sorted(c.names())
+    some = [*names[:40], *names[-40:], *names[:: max(len(names) // 40, 1)]]
+    return {
+        "names": names,
+        "scan": sorted((e.name, e.size, e.mtime_ns, e.mode, e.read()) for e in c.scan()),
+        "below": sorted(e.name for e in c.scan(prefix="d1/")),
+        "later": sorted(e.name for e in c.scan(since=20, until=900)),
+        "sizes": sorted(c.sizes()),
+        "many": list(c.get_many(some)),
+        "read": [c.read(name) for name in some],
+        "part": [c.read(name, 7, 5) for name in some],
+        "stat": [replace(c.stat(name), uid=0, gid=0) for name in some],
+        "attributes": [c.getxattrs(name) for name in some],
+        "values": [c.getcolumns(name) for name in some],
+        "none": ["no such name" in c, "d1" in c, c.get("zzz")],
+        "columns": c.columns,
+        "length": len(c),
+        "problems": c.problems,
+    }
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_the_answers_are_those_of_the_files_here(
+    store: ObjectStore, tmp_path: Path, make: Make
+) -> None:
+    base = tmp_path / "c"
+    make(base)
+    url = store.put_container(base)
+    with winkfs.open(base) as here, winkfs.open(url) as there:
+        wanted = answers(here)  # type: ignore[arg-type]
+        assert answers(there) == wanted  # type: ignore[arg-type]
+        for name in wanted["names"][:3]:
+            with there.open_file(name) as file:
+                assert file.read() == here.read(name)
+
+
+@pytest.mark.parametrize("make", [plain, typed])
+def test_batches_and_conditions(store: ObjectStore, tmp_path: Path, make: Make) -> None:
+    pytest.importorskip("pyarrow")
+    make(tmp_path / "c")
+    url = store.put_container(tmp_path / "c")
+    for options in ({}, {"where": "size > 20"}, {"prefix": "d"}, {"order": "name"}):
+        with winkfs.open(tmp_path / "c") as here, winkfs.open(url) as there:
+            assert there.to_arrow(**options).equals(here.to_arrow(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("lost", [".cat", ".idx", ".time"])
+@pytest.mark.parametrize("make", [changed, append_only])
+def test_derived_objects_need_not_be_there(
+    store: ObjectStore, tmp_path: Path, make: Make, lost: str
+) -> None:
+    make(tmp_path / "c")
+    url = store.put_container(tmp_path / "c")
+    store.objects.pop(f"dir/c{lost}", None)
+    with winkfs.open(tmp_path / "c") as here, winkfs.open(url) as there:
+        assert answers(there) == answers(here)  # type: ignore[arg-type]
+        assert any("no valid catalog" in line for line in there.notes) == (lost == ".cat")  # type: ignore[attr-defined]
+
+
+def test_a_flipped_byte_of_a_catalog_is_no_wrong_answer(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: Any
+) -> None:
+    monkeypatch.setattr(catalogs, "BRIEF_FROM", 1)
+    monkeypatch.setattr(catalogs, "LAST_BYTES", 8 << 10)
+    changed(tmp_path / "c")
+    winkfs.reindex(tmp_path / "c")
+    url = store.put_container(tmp_path / "c")
+    data = store.objects["dir/c.cat"][0]
+    with winkfs.open(tmp_path / "c") as here:
+        names = sorted(here.names())
+        wanted = names, [here.read(name) for name in names[::400]]
+    places = [*range(0, len(data) - 2000, 997), *range(len(data) - 2000, len(data), 37)]
+    for at in places[every("catalog places")]:
+        broken = bytearray(data)
+        broken[at] ^= 1 << at % 8
+        store.put("dir/c.cat", bytes(broken))
+        with winkfs.open(url) as there:
+            found = sorted(there.names()), [there.read(name) for name in names[::400]]
+            assert found == wanted, at
+
+
+def test_a_truncated_object_is_reported(store: ObjectStore, tmp_path: Path) -> None:
+    plain(tmp_path / "c")
+    url = store.put_container(tmp_path / "c")
+    store.put("dir/c.data", store.objects["dir/c.data"][0][:50_000])
+    with pytest.warns(winkfs.DamageWarning, match="cut short"), winkfs.open(url) as there:
+        assert 0 < len(list(there.names())) < 3000
+
+
+# --- one object, as it was opened ---
+
+
+def test_a_replaced_object_is_not_read_on(store: ObjectStore, tmp_path: Path) -> None:
+    plain(tmp_path / "c")
+    url = store.put_container(tmp_path / "c")
+    with winkfs.open(url) as there:
+        assert there.read("d1/00001") == b"1"
+        store.put("dir/c.data", store.objects["dir/c.data"][0][:-1] + b"\0")
+        with pytest.raises(winkfs.StalePlan, match="replaced"):
+            list(there.get_many(there.names()))
+
+
+def test_what_is_not_there_is_one_line(store: ObjectStore) -> None:
+    with pytest.raises(winkfs.NoSuchFile, match=r"^sim\d+://bucket/dir/c: no such container"):
+        winkfs.open(f"{store.url}/dir/c")
+
+
+@pytest.mark.parametrize("act", [
+    lambda url, here: winkfs.open(url, "a"),
+    lambda url, here: winkfs.create(url),
+    lambda url, here: winkfs.create(url + "2"),
+    lambda url, here: winkfs.reindex(url),
+    lambda url, here: winkfs.pack(here.parent, url),
+    lambda url, here: winkfs.backup(url, url + "2"),
+])  # fmt: skip
+def test_what_writes_is_refused(store: ObjectStore, tmp_path: Path, act: Any) -> None:
+    plain(tmp_path / "c")
+    url, before = store.put_container(tmp_path / "c"), dict(store.objects)
+    with pytest.raises(OSError, match="can only be read"):
+        act(url, tmp_path / "c")
+    assert store.objects == before
+
+
+def test_failures_of_requests_are_raised_and_pass(store: ObjectStore, tmp_path: Path) -> None:
+    plain(tmp_path / "c")
+    url = store.put_container(tmp_path / "c")
+    with winkfs.open(url) as there:
+        names = sorted(there.names())
+
+        def fail(key: str) -> None:
+            raise OSError(5, "the network is down", key)
+
+        store.failing = fail
+        with pytest.raises(OSError, match="network is down"):
+            list(there.get_many(names))
+        store.failing = lambda key: None
+        assert len(list(there.get_many(names))) == len(names)
+
+
+# --- few requests ---
+
+FILES = 20_000
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    base = tmp_path_factory.mktemp("many") / "c"
+    with pytest.MonkeyPatch.context() as patch, winkfs.create(base) as c:
+        patch.setattr(catalogs, "BRIEF_FROM", 16)
+        c.put_many((f"site{i // 100:03}/page {i:05}", b"%05d" % i * 80, i) for i in range(FILES))
+        c.close()
+    return base
+
+
+def test_a_cold_document_takes_four_requests(store: ObjectStore, many: Path) -> None:
+    url = store.put_container(many)
+    with store.counted() as cold, winkfs.open(url) as there:
+        assert there.read("site057/page 05700") == b"05700" * 80
+    assert len(cold) <= 4 and sum(request.size for request in cold) < 128 << 10
+    with winkfs.open(url) as there:
+        there.read("site057/page 05700")
+        with store.counted() as warm:
+            assert there.read("site157/page 15700") == b"15700" * 80
+        assert len(warm) <= 2 and sum(request.size for request in warm) < 32 << 10
+        with store.counted() as same:
+            assert there.read("site157/page 15701") == b"15701" * 80
+        assert len(same) == 1
+        with store.counted() as none:
+            assert "site100/page" not in there and there.read("site157/page 15701")
+        assert len(none) <= 1
+
+
+def test_a_directory_takes_three_requests(store: ObjectStore, many: Path) -> None:
+    url = store.put_container(many)
+    with store.counted() as asked, winkfs.open(url) as there:
+        assert len(list(there.names(glob="site057/*"))) == 100
+    assert len(asked) <= 3
+
+
+@pytest.mark.parametrize("order", ["random", "ascending"])
+def test_many_documents_take_their_bytes(store: ObjectStore, many: Path, order: str) -> None:
+    url = store.put_container(many)
+    chosen = random.Random(5).sample(range(FILES), 500)
+    if order == "ascending":
+        chosen = list(range(7000, 7500))
+    with winkfs.open(url) as there:
+        list(there.names())
+        with store.counted() as asked:
+            names = [f"site{i // 100:03}/page {i:05}" for i in chosen]
+            assert list(there.get_many(names)) == [b"%05d" % i * 80 for i in chosen]
+    assert len(asked) <= (510 if order == "random" else 2)
+    entries = 500 * 250  # of the inodes, with their keys, and the heads of the data entries
+    gaps = GAP_BYTES * (500 - len(asked))
+    assert sum(request.size for request in asked) <= 1.05 * 500 * 400 + entries + gaps
+
+
+def test_a_scan_reads_each_byte_once(store: ObjectStore, many: Path) -> None:
+    url = store.put_container(many)
+    with winkfs.open(url) as there, store.counted() as asked:
+        assert sum(len(entry.read()) for entry in there.scan()) == FILES * 400
+    size = store.objects["dir/c.data"][1].size
+    assert sum(r.size for r in asked if r.key == "dir/c.data") <= 1.05 * size
+    assert len(asked) <= 30
+
+
+# --- other processes ---
+
+
+def _reads(url: str, there: winkfs.Reader, name: str, answer: Any) -> None:
+    answer.put(there.read(name))
+
+
+def test_a_forked_child_reads(store: ObjectStore, many: Path) -> None:
+    url, context = store.put_container(many), multiprocessing.get_context("fork")
+    with winkfs.open(url) as there:
+        assert there.read("site000/page 00000") == b"00000" * 80
+        answer = context.SimpleQueue()
+        child = context.Process(target=_reads, args=(url, there, "site157/page 15700", answer))
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0 and answer.get() == b"15700" * 80
+
+
+def test_a_copy_reads_on(store: ObjectStore, many: Path) -> None:
+    url = store.put_container(many)
+    with winkfs.open(url) as there, pickle.loads(pickle.dumps(there)) as copied:
+        assert copied.read("site157/page 15700") == there.read("site157/page 15700")

@@ -1,0 +1,102 @@
+"""The protocol of S3, as moto speaks it: commands, processes, credentials."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Run, one_line
+
+import winkfs
+
+pytest.importorskip("obstore")
+server = pytest.importorskip("moto.server")
+boto3 = pytest.importorskip("boto3")
+run = __import__("commands").run  # fixture
+FILES = {f"dir/{i:04}": b"%d" % i * 30 for i in range(500)}
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """-> the URL of a container in a bucket."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    base = tmp_path_factory.mktemp("s3") / "c"
+    with winkfs.create(base) as c:
+        c.put_many(FILES.items())
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        client = boto3.client("s3", region_name="us-east-1")
+        client.create_bucket(Bucket="bucket")
+        for suffix in (".data", ".cat"):
+            client.upload_file(f"{base}{suffix}", "bucket", f"a folder/c{suffix}")
+        yield "s3://bucket/a folder/c"
+    running.stop()
+
+
+def test_python_reads_it(s3: str) -> None:
+    with winkfs.open(s3) as there:
+        assert dict(there.items()) == FILES
+
+
+def test_commands_read_it(s3: str, run: Run, tmp_path: Path) -> None:
+    assert run("ls", s3).out.decode().split() == sorted(FILES)
+    assert run("cat", s3, "dir/0007").out == b"7" * 30
+    assert b"files" in run("info", s3).out
+    assert b"size" in run("stat", s3, "dir/0007").out
+    assert run("verify", s3).status == 0
+    assert run("unpack", s3, tmp_path / "out").status == 0
+    assert (tmp_path / "out/dir/0100").read_bytes() == FILES["dir/0100"]
+
+
+def _reads(url: str, answer: Any) -> None:
+    with winkfs.open(url) as there:
+        answer.put(there.read("dir/0033"))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_processes_read_it_after_the_parent_did(s3: str, method: str) -> None:
+    context = multiprocessing.get_context(method)
+    with winkfs.open(s3) as there:
+        there.read("dir/0001")
+        answer = context.Queue()
+        child = context.Process(target=_reads, args=(s3, answer))
+        child.start()
+        assert answer.get(timeout=20) == FILES["dir/0033"]
+        child.join(20)
+        assert child.exitcode == 0
+
+
+def test_a_bucket_or_container_that_is_not_there(s3: str, run: Run) -> None:
+    assert "no such container" in one_line(run("ls", "s3://bucket/nothing"))
+    assert "no such" in one_line(run("ls", "s3://no-such-bucket/c"))
+
+
+def test_keys_come_from_a_profile(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from winkfs.remote import control
+
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    (tmp_path / "credentials").write_text(
+        "[default]\naws_access_key_id = no\n"
+        "[work]\naws_access_key_id = from-profile\naws_secret_access_key = x\n"
+    )
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    control._store.cache_clear()
+    try:
+        assert "from-profile" in control.call("sign", "s3://bucket", "key", 60)
+    finally:
+        control._store.cache_clear()
