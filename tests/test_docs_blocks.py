@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import stored
 import warm
 from folders import write_files
 from mounting import need, need_fuse, watched
+from simulated.objectstore import ObjectStore, web_server
 from sparking import SparkSession
 from tables import run_program
 
@@ -52,6 +53,7 @@ NOT_RUN = {  # (page, language) -> why
     ("docs/cluster.md", "dockerfile"): "an image of the reader",
 }
 FOLDERS = ("/usr/share/doc", "/srv/crawl", "/srv/www")  # the reader's, here a small one
+FAR = ("s3://bucket/corpus", "https://example.org/corpus")  # here on a web server
 LEFT_OUT = {  # lines of shell -> why
     "make demo": "tests/cli/test_demo.py, tests/spark/test_crawl_queue.py",
     "make test": "this",
@@ -61,6 +63,8 @@ LEFT_OUT = {  # lines of shell -> why
     "winkfs umount": "the same",
     "winkfs rollback --previous": "needs a sync that failed",
     "spark-submit": "of clusters: tests/spark/test_spark_cluster.py",
+    "pip install": "what is installed stays as it is",
+    "aws s3 cp": "tests/remote/test_s3.py",
     "--state 2": "needs two more backups: tests/archive/test_backup.py",
 }
 
@@ -104,10 +108,22 @@ def here(block: str) -> str:
     block = block.replace("100_000", "1_000")
     for folder in FOLDERS:
         block = block.replace(folder, "doc-source")
+    for url in FAR:
+        block = block.replace(url, f"{os.environ.get('WINKFS_TEST_FAR', url)}/corpus")
     for theirs, ours in (("file:///mnt/corpus", f"file://{Path.cwd()}/mounted"), ("/data/", ""),
                          ("/backup/", "backups/")):  # fmt: skip
         block = block.replace(theirs, ours)
     return block
+
+
+@pytest.fixture(scope="module", autouse=True)
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    base = stored.make(tmp_path_factory.mktemp("far") / "c", {"site05/page-17.html": b"x" * 2000})
+    with ObjectStore() as store, pytest.MonkeyPatch.context() as patch:
+        store.put_container(base, "corpus")
+        with web_server(store) as url:
+            patch.setenv("WINKFS_TEST_FAR", url)
+            yield
 
 
 @pytest.fixture

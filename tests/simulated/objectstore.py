@@ -130,6 +130,7 @@ def web_server(
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             key = unquote(urlsplit(self.path).path).lstrip("/")

@@ -152,7 +152,7 @@ class Handle:
                 raise NotAllowed(what, store.base)
             if moment is not None and moment != _moment(store):
                 raise StalePlan("was changed since it was opened: open it again", store.base)
-            store.frozen = moment is not None
+            store.frozen = store.frozen or moment is not None  # or it is far
             self.store = store
             self._attach()
         except BaseException:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats.arrays import among
-from winkformats.disk.paths import locate, open_file, registered
+from winkformats.disk.paths import is_far, locate, open_file, registered
 from winkformats.disk.posix import FileStorage, PatchedStorage, PosixDirectory
 from winkformats.disk.storage import FileType, Info, Storage
 from winkformats.errors import CorruptError, FormatError
@@ -34,7 +34,7 @@ from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, new_su
 from winkfs.container.ondisk.inode import FRAME, Attrs, Inode, cut
 from winkfs.container.read import Content
 from winkfs.container.store import Store
-from winkfs.errors import NoSuchFile
+from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import DERIVED, INODE, base_of, name_of, to_str
 
 LOST: Final = "lost+found"
@@ -114,6 +114,9 @@ def salvage(
 
 
 def _data_file(path: str) -> str:
+    if is_far(path):
+        raise Refusal("salvage searches the file again and again: copy it to this machine first",
+                      path)  # fmt: skip
     for name in (path, path + ".data"):
         directory, last = locate(name)
         info = directory.info(last, follow=True) if last else None

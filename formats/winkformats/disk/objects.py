@@ -11,6 +11,7 @@ first answer goes into each further request, so all bytes of a handle are those 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import queue
@@ -37,7 +38,7 @@ REQUEST_BYTES: Final = 8 << 20  # of a request, at most
 AHEAD_BYTES: Final = 4 << 20  # of a request of a pass
 AHEAD: Final = 6  # requests of a pass before the one that is waited for
 HELD_BYTES: Final = 64 << 20  # of an object in memory
-IN_FLIGHT: Final = 32  # requests of a process at a time
+IN_FLIGHT: Final = 64  # requests of a process at a time
 FRESH: Final = 5.0  # seconds for which the first answer of an object serves the next `open`
 Range = tuple[int, int]
 """Start and stop, bytes."""
@@ -262,15 +263,29 @@ class ObjectStorage(Storage):
             for future in waiting:
                 future.cancel()
 
-    def fetch(self, ranges: Iterable[Range]) -> None:
+    def _missing(self, ranges: Iterable[Range]) -> list[Range]:
+        """Return the requests for what is not in memory of some ranges."""
         size = self.known.size
-        missing = [
+        return joined(
             part
             for start, stop in ranges
             for part in self._held.missing(max(start, 0), min(stop, size))
-        ]
-        for start, data in self._each(joined(missing)):
+        )
+
+    def fetch(self, ranges: Iterable[Range]) -> None:
+        for start, data in self._each(self._missing(ranges)):
             self._held.add(start, data)
+
+    def read_ahead(self, offset: int, length: int) -> None:
+        """Ask for bytes that may be read soon; nothing waits for them, nor for their errors."""
+        held = self._held
+
+        def bring(start: int, stop: int) -> None:
+            with contextlib.suppress(OSError):
+                held.add(start, self._get(start, stop))
+
+        for part in self._missing([(offset, offset + length)]):
+            _pool.submit(bring, *part)
 
     def read_into(self, into: memoryview, offset: int) -> int:
         into = into[: max(self.known.size - offset, 0)]

@@ -95,7 +95,7 @@ class KVSeq(Closing):
         self._marked: list[int] = []  # positions of delflags set since the last sync
         self._syncs = 0  # number of syncs begun
         self._unsure = False  # the superblock in the file may be that of the previous sync
-        self.visible = 0
+        self.visible = self.end if storage.far else 0
         self._probe = FAR_PROBE if storage.far else PROBE
 
     @classmethod

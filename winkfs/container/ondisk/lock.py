@@ -13,6 +13,7 @@ from typing import Final
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import Directory, FileType, Info, Lock
 from winkfs.errors import Locked, Refusal
+from winkfs.remote import refuse_far
 
 SUFFIX: Final = ".lock"
 
@@ -28,6 +29,7 @@ class WriterLock:
 
         raises  Locked, naming the holder's pid; OSError if the directory is not writable
         """
+        refuse_far(base)
         self.base = base
         self._directory, self._name = place or locate(base)
         self._locks: list[Lock] = []

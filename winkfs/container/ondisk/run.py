@@ -41,6 +41,7 @@ KEPT_BLOCKS: Final = 64  # in memory, as look-ups after a listing return to its 
 AT_ONCE: Final = 16  # blocks that are decoded together: more would leave the cache of a core
 GAP_BYTES: Final = 4 << 10  # between two blocks, in the mean, that are read with them
 CACHED_BYTES: Final = 64 << 20  # that a pass leaves in the page cache; what was there stays
+FAR_STEPS: Final = 32  # times as many blocks are requested at once of a file that is far
 DROP_BYTES: Final = 4 << 20  # beyond these, that are dropped at a time
 T = TypeVar("T")
 Place = tuple[int, int, int]
@@ -303,6 +304,8 @@ class Run:
         try:
             for first in range(0, len(wanted), step):
                 numbers = wanted[first : first + step]
+                if self._storage.far and not first % (FAR_STEPS * step):
+                    self.fetch(wanted[first : first + FAR_STEPS * step])
                 yield numbers, self.read(numbers)
                 here = int(pos[first + len(numbers) - 1])
                 if drop is not None and here > at + DROP_BYTES:

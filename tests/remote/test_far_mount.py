@@ -1,0 +1,99 @@
+"""Mounts of containers on object storage."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mounting import mounted
+from simulated.objectstore import ObjectStore, web_server
+
+import winkfs
+
+pytest.importorskip("urllib3")
+pytestmark = [pytest.mark.mount, pytest.mark.in_memory]
+FILES = {f"d{i % 5}/{i:04}": b"%d" % i * (i % 900) for i in range(3000)}
+
+
+class Server:
+    """A web server that can fall silent, or refuse."""
+
+    def __init__(self) -> None:
+        self.url, self.silent, self.status = "", False, 0
+
+    def behave(self, handler: Any, key: str) -> bool:
+        for _ in range(600):
+            if self.silent:
+                time.sleep(0.05)
+        if self.status:
+            handler.answer(self.status, b"")
+        return bool(self.status)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many(FILES.items())
+        c.put("large", os.urandom(5 << 20))
+    server = Server()
+    with ObjectStore() as store:
+        store.put_container(tmp_path / "c", "c")
+        with web_server(store, server.behave) as url:
+            server.url = f"{url}/c"
+            yield server
+
+
+@pytest.fixture
+def there(server: Server) -> Iterator[Path]:
+    with mounted(server.url, "--ro") as there:
+        yield there
+        server.silent, server.status = False, 0
+
+
+def test_files_are_those_of_the_container(there: Path, tmp_path: Path) -> None:
+    assert sorted(os.listdir(there)) == ["d0", "d1", "d2", "d3", "d4", "large"]
+    found = {str(path.relative_to(there)): path.read_bytes() for path in there.glob("d*/*")}
+    assert found == FILES
+    with winkfs.open(tmp_path / "c") as here:
+        assert (there / "large").read_bytes() == here.read("large")
+    with (there / "large").open("rb") as file:
+        file.seek(3 << 20)
+        assert file.read(10) == (there / "large").read_bytes()[3 << 20 :][:10]
+
+
+def test_nothing_can_be_written(there: Path) -> None:
+    with pytest.raises(OSError) as raised:
+        (there / "new").write_bytes(b"")
+    assert raised.value.errno == errno.EROFS
+
+
+def test_what_cannot_be_read_is_an_error_and_passes(there: Path, server: Server) -> None:
+    assert (there / "d1/0001").read_bytes() == FILES["d1/0001"]
+    server.status = 403
+    with pytest.raises(OSError) as raised:
+        (there / "large").read_bytes()
+    assert raised.value.errno in (errno.EIO, errno.EACCES)
+    server.status = 0
+    assert len((there / "large").read_bytes()) == 5 << 20
+
+
+def test_a_killed_reader_of_a_silent_server_is_gone(there: Path, server: Server) -> None:
+    assert (there / "d1/0001").read_bytes() == FILES["d1/0001"]
+    server.silent = True
+    reader = subprocess.Popen(
+        [sys.executable, "-c", f"open({str(there / 'large')!r}, 'rb').read()"]
+    )
+    time.sleep(1)
+    assert reader.poll() is None
+    reader.kill()
+    began = time.monotonic()
+    reader.wait(10)
+    assert time.monotonic() - began < 1
+    server.silent = False
