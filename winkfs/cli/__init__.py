@@ -59,6 +59,9 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
     "Spark": {
         "pipeline": ("pipeline", "Run Spark jobs: ingest, digest, sort, group, dedup, stats."),
     },
+    "Object storage": {
+        "cache": ("remote", "Show, empty or fill the cache of catalogs of remote containers."),
+    },
     "Shell": {"completion": ("", "Print a shell completion script.")},
 }
 COMMANDS: Final = {name: command for group in GROUPS.values() for name, command in group.items()}

@@ -1,9 +1,8 @@
 """Object storage: stores below s3://, gs://, az:// and https:// are read in place.
 
-find        the transport of a URL, one a process and store
-ranges      requests for ranges over HTTP, on signed URLs
-control     what needs credentials: listing and signing, by obstore
-proxy       the same in a forked child, where obstore would hang: by a process that is executed
+The transport of a URL (`find`), one a process and store, makes requests for ranges over HTTP, on
+signed URLs (`ranges`); listing and signing need credentials (`control`). Blocks of catalogs are
+kept on the disk (`cache`).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ process that is executed: `python -m winkfs.remote.control`.
 
 from __future__ import annotations
 
+import base64
 import configparser
 import datetime
 import errno
@@ -18,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from winkfs.errors import NoSuchFile, NotAllowed, Refusal
+from winkfs.errors import NoSuchFile, NotAllowed, Refusal, StalePlan
 
 SECONDS: Final = 60
 _used: set[int] = set()  # processes that have used it: this one, or its parents
@@ -37,6 +38,8 @@ def call(what: str, root: str, *given: Any) -> Any:
         raise NoSuchFile("no such object or bucket", root) from None
     except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
         raise NotAllowed(_line(error), root, number=errno.EACCES) from None
+    except errors.PreconditionError:
+        raise StalePlan("was replaced since it was opened: open it again", root) from None
     except (errors.BaseError, ValueError, OSError) as error:
         if isinstance(error, Refusal):
             raise
@@ -58,11 +61,35 @@ def names(root: str, prefix: str) -> list[list[Any]]:
     return objects + [[f"{path}/"] for path in found["common_prefixes"]]
 
 
+class NotSigned(Refusal):
+    """The credentials cannot sign a URL; requests with them may work."""
+
+
 def sign(root: str, key: str, seconds: int) -> str:
-    """Return a URL from which an object can be read for some seconds."""
+    """Return a URL from which an object can be read for some seconds. Raises NotSigned."""
     import obstore
 
-    return obstore.sign(_store(root), "GET", key, datetime.timedelta(seconds=seconds))
+    store = _store(root)
+    if root.startswith("s3:") and os.environ.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
+        raise NotSigned("requests are not to be signed", root)
+    try:
+        return obstore.sign(store, "GET", key, datetime.timedelta(seconds=seconds))
+    except Exception as error:  # of many kinds, one a store
+        raise NotSigned(_line(error), root) from None
+
+
+def ranged(root: str, key: str, start: int, length: int, etag: str) -> list[Any]:
+    """Read a range where no URL can be signed -> start, the bytes in base64, and of the object
+    bytes, ETag, mtime. A negative start: the last bytes."""
+    import obstore
+
+    options: Any = {"range": {"suffix": length} if start < 0 else (start, start + length)}
+    if etag:
+        options["if_match"] = etag
+    found = obstore.get(_store(root), key, options=options)
+    data, meta = base64.b64encode(bytes(found.bytes())).decode(), found.meta
+    mtime = meta["last_modified"].timestamp()
+    return [found.range[0], data, meta["size"], meta["e_tag"] or "", mtime]
 
 
 @cache
@@ -112,8 +139,9 @@ def _executed(what: str, root: str, *given: Any) -> Any:
     except (subprocess.TimeoutExpired, ValueError):
         raise Refusal("the helper process that asks the store has failed", root) from None
     if "error" in answer:
-        number, line = answer["error"]
-        kind = {errno.ENOENT: NoSuchFile, errno.EACCES: NotAllowed}.get(number, Refusal)
+        name, number, line = answer["error"]
+        kinds = (NoSuchFile, NotAllowed, NotSigned, StalePlan)
+        kind = next((kind for kind in kinds if kind.__name__ == name), Refusal)
         raise kind(line, root, number=number)
     return answer["found"]
 
@@ -131,7 +159,8 @@ def main() -> None:
     try:
         answer: dict[str, Any] = {"found": call(what, root, *given)}
     except OSError as error:
-        answer = {"error": [error.errno or errno.EIO, error.strerror]}
+        number, kind = error.errno or errno.EIO, type(error).__name__
+        answer = {"error": [kind, number, error.strerror]}
     json.dump(answer, sys.stdout)
 
 

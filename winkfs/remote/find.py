@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from winkformats.disk.objects import ObjectDirectory, Transport
 from winkfs.errors import Refusal, need
+from winkfs.remote.cache import BlockCache
 
 
 def directory_at(path: str) -> ObjectDirectory:
@@ -46,6 +47,9 @@ def transport_of(root: str, process: int) -> Transport:
     from winkfs.remote.ranges import SignedTransport, WebTransport
 
     if is_web(urlsplit(root).scheme):
-        return WebTransport(root)
-    need("obstore", f"to read {urlsplit(root).scheme}://", "cloud")
-    return SignedTransport(root)
+        made: Transport = WebTransport(root)
+    else:
+        need("obstore", f"to read {urlsplit(root).scheme}://", "cloud")
+        made = SignedTransport(root)
+    made.cache = BlockCache.of_user()
+    return made

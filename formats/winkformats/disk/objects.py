@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Protocol, Self
 
 from winkformats.disk.pagecache import BulkReader
 from winkformats.disk.posix import PosixDirectory
@@ -57,15 +57,25 @@ class ObjectInfo(NamedTuple):
     mtime: float = 0.0
 
 
+class Cache(Protocol):
+    """What keeps bytes by their XXH3-64, and gives none that are wrong."""
+
+    def get(self, hashed: int, size: int) -> bytes | None: ...
+
+    def put(self, hashed: int, data: bytes) -> None: ...
+
+
 class Transport:
     """Requests to one store. Several threads may call it; all methods raise OSError.
 
     url       of its root, without a slash at the end; keys are relative to it
     suffixes  whether `get` can ask for the last bytes of an object of unknown size
     recent    objects whose first answer can be used by the next `open`, see `FRESH`
+    cache     of ranges with known hashes; None: there is none
     """
 
     suffixes: bool = True
+    cache: Cache | None = None
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -272,9 +282,28 @@ class ObjectStorage(Storage):
             for part in self._held.missing(max(start, 0), min(stop, size))
         )
 
-    def fetch(self, ranges: Iterable[Range]) -> None:
+    def fetch(self, ranges: Iterable[Range], hashes: Iterable[int] = ()) -> None:
+        cache = self._transport.cache
+        if hashes and cache is not None:
+            places = [
+                (*part, hashed)
+                for part, hashed in zip(ranges, hashes, strict=True)
+                if self._missing([part])
+            ]
+            new = [place for place in places if not self._take(cache, *place)]
+            self.fetch([(start, stop) for start, stop, _ in new])
+            for start, stop, hashed in new:
+                cache.put(hashed, self.read(start, stop - start))
+            return
         for start, data in self._each(self._missing(ranges)):
             self._held.add(start, data)
+
+    def _take(self, cache: Cache, start: int, stop: int, hashed: int) -> bool:
+        """Hold a range that the cache has -> whether it has it."""
+        data = cache.get(hashed, stop - start)
+        if data is not None:
+            self._held.add(start, data)
+        return data is not None
 
     def read_ahead(self, offset: int, length: int) -> None:
         """Ask for bytes that may be read soon; nothing waits for them, nor for their errors."""
@@ -303,6 +332,16 @@ class ObjectStorage(Storage):
             into[done : done + len(part)] = part
             done += len(part)
         return done
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read as `Storage.read`; memory is taken as bytes come, whatever size is claimed."""
+        step, stop = HELD_BYTES // 2, min(offset + length, self.known.size)
+        if stop - offset <= step:
+            return super().read(offset, max(stop - offset, 0))
+        return b"".join(
+            super(ObjectStorage, self).read(at, min(step, stop - at))
+            for at in range(offset, stop, step)
+        )
 
     def read_each(self, offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         self.fetch([(at, at + n) for at, n in zip(offsets, lengths, strict=True)])
@@ -416,8 +455,9 @@ class ObjectDirectory(Directory):
         except FileNotFoundError:
             return None
         self._transport.recent[self._key(name)] = time.monotonic(), storage
-        while len(self._transport.recent) > IN_FLIGHT:
-            self._transport.recent.popitem(last=False)
+        with contextlib.suppress(KeyError):  # another thread was faster
+            while len(self._transport.recent) > IN_FLIGHT:
+                self._transport.recent.popitem(last=False)
         return found
 
     def list(self) -> list[str]:

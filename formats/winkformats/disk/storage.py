@@ -130,9 +130,12 @@ class Storage(Closing):
         many, instead of the first ones."""
         return self.info()
 
-    def fetch(self, ranges: Iterable[tuple[int, int]]) -> None:
+    def fetch(self, ranges: Iterable[tuple[int, int]], hashes: Iterable[int] = ()) -> None:
         """Announce ranges [start, stop) that will be read next. One that is `far` asks for all of
-        them at once; any other does nothing."""
+        them at once; any other does nothing.
+
+        hashes  the XXH3-64 that the bytes of each range must have, by which a cache can find them
+        """
 
     def patch(self, offset: int, data: Buffer) -> None:
         """Overwrite a few old bytes, always through the page cache."""

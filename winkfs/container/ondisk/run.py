@@ -162,9 +162,9 @@ class Run:
 
     def fetch(self, numbers: Int64) -> None:
         """Announce blocks that will be read, see `Storage.fetch`."""
-        self._storage.fetch(
-            (pos, pos + length) for pos, length in self.places[["pos", "length"]][numbers].tolist()
-        )
+        places = self.places[["pos", "length", "hash"]][numbers].tolist()
+        ranges = [(pos, pos + length) for pos, length, _ in places]
+        self._storage.fetch(ranges, [hashed for *_, hashed in places])
 
     # --- many blocks ---
 
@@ -327,10 +327,11 @@ class Run:
             raise DerivedDamage("the catalog is cut short", file=name, offset=low)
         if storage.far:
             self.fetch(numbers)
-        slack = 0 if storage.far else SLACK  # read rather than made
-        if high - low <= sum(sizes) + GAP_BYTES * len(places):  # one read instead of many
+        if not storage.far and high - low <= sum(sizes) + GAP_BYTES * len(
+            places
+        ):  # one read instead of many
             at, size = [place - low for place in places], high - low + SLACK
-            data = storage.read(low, high - low + slack).ljust(size, b"\0")
+            data = storage.read(low, size).ljust(size, b"\0")
         else:
             at = list(accumulate(sizes[:-1], initial=0))
             data = b"".join([*map(storage.read, places, sizes), bytes(SLACK)])
@@ -436,6 +437,7 @@ def checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T]) 
     pos, length, hashed = where
     if pos < 0 or not 0 <= length <= storage.size() - pos:
         raise DerivedDamage("the catalog is cut short", file=storage.name, offset=pos)
+    storage.fetch([(pos, pos + length)], [hashed])
     value = storage.read(pos, length)
     if hash_of(value) != hashed:
         raise DerivedDamage("a block of the catalog is wrong", file=storage.name, offset=pos)
