@@ -21,7 +21,7 @@ import winkfs.dataset
 from winkfs.errors import NoSuchFile, Refusal
 
 pytest.importorskip("duckdb")
-pytestmark = pytest.mark.in_memory
+pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 COLUMNS = {"lang": "string", "day": "date", "price": "decimal(9,2)", "tags": "list<string>"}
 BY_LANG = "select lang, count(*) n, sum(size) s from files group by lang order by lang nulls last"
 

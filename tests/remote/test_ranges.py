@@ -17,7 +17,7 @@ import winkfs
 pytest.importorskip("urllib3")
 from winkfs.remote import find, ranges
 
-pytestmark = pytest.mark.in_memory
+pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 Behave = Callable[[Any, str], bool]
 CONTENT = {f"d/{i:04}": b"%d" % i * 50 for i in range(2000)}
 

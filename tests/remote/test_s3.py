@@ -14,6 +14,7 @@ from commands import Run, one_line
 
 import winkfs
 
+pytestmark = pytest.mark.slow
 pytest.importorskip("obstore")
 server = pytest.importorskip("moto.server")
 boto3 = pytest.importorskip("boto3")

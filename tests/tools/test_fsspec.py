@@ -31,7 +31,7 @@ from fsspec.implementations.memory import MemoryFileSystem  # noqa: E402
 
 from winkfs.fsspec import WinkFileSystem  # noqa: E402
 
-pytestmark = pytest.mark.in_memory
+pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 FILES = {"a.txt": b"one\ntwo\n", "t/b.csv": b"x,y\n1,2\n", "t/u/c": b"0123456789"}
 COLUMNS = {"lang": "string", "score": "int64"}
 

@@ -14,7 +14,7 @@ import winkfs
 from winkfs.stores import messagestore
 
 pa = pytest.importorskip("pyarrow")
-pytestmark = pytest.mark.in_memory
+pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 NAMES = ["path", "size", "mtime", *COLUMNS, "content"]
 RECORDS = [
     {"path": name, "size": len(content), "mtime": datetime.fromtimestamp(mtime, UTC),

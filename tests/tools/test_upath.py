@@ -17,7 +17,7 @@ pytest.importorskip("upath")
 pytest.importorskip("fsspec")
 from upath import UPath
 
-pytestmark = pytest.mark.in_memory
+pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 
 
 @pytest.fixture(params=["container", "data set"])

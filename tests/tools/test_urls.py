@@ -14,7 +14,7 @@ import winkfs
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("fsspec")
-pytestmark = pytest.mark.in_memory
+pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 
 
 @pytest.fixture(params=["container", "data set"])
