@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from simulated.objectstore import ObjectStore
 
 import winkfs
+import winkfs.dataset
 from winkformats.disk.objects import GAP_BYTES
 from winkfs.container.ondisk import catalog as catalogs
 
@@ -151,6 +153,22 @@ def test_batches_and_conditions(store: ObjectStore, tmp_path: Path, make: Make) 
     for options in ({}, {"where": "size > 20"}, {"prefix": "d"}, {"order": "name"}):
         with winkfs.open(tmp_path / "c") as here, winkfs.open(url) as there:
             assert there.to_arrow(**options).equals(here.to_arrow(**options))  # type: ignore[arg-type]
+
+
+def test_a_data_set_is_read(store: ObjectStore, tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    with winkfs.dataset.create(folder) as made:
+        made.put_many((f"d1/{i:04}", b"%d" % i) for i in range(900))
+    stored.change(folder, {"d1/0003": b"new", "d1/0007": None, "z": b"more"})
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put(f"set/{path.relative_to(folder)}", path.read_bytes())
+    with winkfs.open(folder) as here, winkfs.open(f"{store.url}/set") as there:
+        assert dict(there.items()) == dict(here.items())
+        assert there.read("d1/0003") == b"new" and "d1/0007" not in there
+        assert there.problems == []
+    report = winkfs.verify(f"{store.url}/set")
+    assert report.problems == [] and report.files == 900
 
 
 @pytest.mark.parametrize("lost", [".cat", ".idx", ".time"])

@@ -11,15 +11,28 @@ from typing import Any
 
 import pytest
 from commands import Run, one_line
+from commands import run as run  # a fixture
 
 import winkfs
+import winkfs.dataset
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("obstore")
 server = pytest.importorskip("moto.server")
 boto3 = pytest.importorskip("boto3")
-run = __import__("commands").run  # fixture
+from winkfs.remote import control, find  # noqa: E402
+
 FILES = {f"dir/{i:04}": b"%d" % i * 30 for i in range(500)}
+
+
+@pytest.fixture(autouse=True)
+def fresh(s3: str) -> Iterator[None]:
+    """Settings of the environment are read anew before and after each test."""
+    for forget in (control._store.cache_clear, find.transport_of.cache_clear):
+        forget()
+    yield
+    for forget in (control._store.cache_clear, find.transport_of.cache_clear):
+        forget()
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +54,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket="bucket")
         for suffix in (".data", ".cat"):
-            client.upload_file(f"{base}{suffix}", "bucket", f"a folder/c{suffix}")
+            key, public = f"a folder/c{suffix}", {"ACL": "public-read"}
+            client.upload_file(f"{base}{suffix}", "bucket", key, ExtraArgs=public)
+        with winkfs.dataset.create(base.parent / "set") as made:
+            made.put_many(FILES.items())
+        for path in base.parent.glob("set/**/*"):
+            if path.is_file():
+                client.upload_file(str(path), "bucket", str(path.relative_to(base.parent)))
         yield "s3://bucket/a folder/c"
     running.stop()
 
@@ -59,6 +78,34 @@ def test_commands_read_it(s3: str, run: Run, tmp_path: Path) -> None:
     assert run("verify", s3).status == 0
     assert run("unpack", s3, tmp_path / "out").status == 0
     assert (tmp_path / "out/dir/0100").read_bytes() == FILES["dir/0100"]
+
+
+def test_commands_read_a_data_set(s3: str, run: Run, tmp_path: Path) -> None:
+    url = "s3://bucket/set"
+    assert run("ls", url).out.decode().split() == sorted(FILES)
+    assert run("cat", url, "dir/0007").out == b"7" * 30
+    assert run("verify", url).status == 0
+    assert run("dataset", "history", url).status == 0
+    assert run("backup", url, tmp_path / "copy").status == 0
+    with winkfs.open(tmp_path / "copy") as copied:
+        assert dict(copied.items()) == FILES
+    assert "can only be read" in one_line(run("put", url, "new", __file__))
+
+
+def test_public_objects_are_read_without_a_signature(
+    s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with winkfs.open(s3) as there:
+        assert dict(there.items()) == FILES
+        context = multiprocessing.get_context("fork")
+        answer = context.Queue()
+        child = context.Process(target=_reads, args=(s3, answer))
+        child.start()
+        assert answer.get(timeout=20) == FILES["dir/0033"]
+        child.join(20)
 
 
 def _reads(url: str, answer: Any) -> None:
@@ -85,8 +132,6 @@ def test_a_bucket_or_container_that_is_not_there(s3: str, run: Run) -> None:
 
 
 def test_keys_come_from_a_profile(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from winkfs.remote import control
-
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     (tmp_path / "credentials").write_text(
@@ -96,8 +141,4 @@ def test_keys_come_from_a_profile(s3: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "work")
-    control._store.cache_clear()
-    try:
-        assert "from-profile" in control.call("sign", "s3://bucket", "key", 60)
-    finally:
-        control._store.cache_clear()
+    assert "from-profile" in control.call("sign", "s3://bucket", "key", 60)

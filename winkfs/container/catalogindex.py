@@ -15,12 +15,13 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import DerivedDamage
+from winkformats.hindex.table import IndexRows, hash_rows, join_rows
 from winkformats.kv.sequence import USUAL_OVERHEAD
 from winkfs.container.index import Index
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.table import GONE, KIND, POINTER, POS, SIZE, FileTable
-from winkfs.names import name_of
+from winkfs.names import inode_keys, name_of
 
 TOGETHER: Final = 256 << 10  # bytes of content that are requested with their inode
 BETWEEN: Final = 64 << 10  # bytes between content and inode that are requested, too
@@ -124,6 +125,18 @@ class CatalogIndex(Index):
         over = np.array([pos for pos in self.overlay.values() if pos], np.int64)
         found = np.sort(np.concatenate([over, *(part[:, 0] for part in cells)]))
         return found[int(np.searchsorted(found, since)) :]
+
+    def merged(self) -> tuple[IndexRows, Int64 | None]:
+        """Return as `Index.merged`. Cost: reads the catalog, and hashes all names."""
+        if self.catalog is None:
+            return super().merged()
+        algorithm, parts = self.settings.htalgo, list[IndexRows]()
+        for rows in self.catalog.rows():
+            found = hash_rows(algorithm, inode_keys(rows.names), rows.pos)
+            parts.append(found.take(~np.isin(rows.pos, list(self.hidden))))
+        live = {key: pos for key, pos in self.overlay.items() if pos}
+        over = hash_rows(algorithm, list(live), np.array(list(live.values()), np.int64))
+        return join_rows([*parts, over]), None
 
     def check(self) -> None:
         """Do nothing: what is read of a catalog is verified."""

@@ -152,7 +152,7 @@ class RangeTransport(Transport):
         status, name = answer.status, self._name(key)
         if status in LATER:
             raise Again(f"HTTP {status}", _seconds(answer.headers.get("Retry-After")))
-        if status == 416 and answer.headers.get("Content-Range", "").endswith("/0"):
+        if status == 416 and like is None and start <= 0:  # of no byte there is no range
             return 0, 0, _info(answer, 0)
         if status in (404, 410):
             raise NoSuchFile("no such object", name)

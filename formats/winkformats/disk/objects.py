@@ -58,7 +58,7 @@ class ObjectInfo(NamedTuple):
 
 
 class Cache(Protocol):
-    """What keeps bytes by their XXH3-64, and gives none that are wrong."""
+    """A cache of bytes by their XXH3-64, which returns none that are wrong."""
 
     def get(self, hashed: int, size: int) -> bytes | None: ...
 
