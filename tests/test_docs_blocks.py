@@ -123,6 +123,8 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         store.put_container(base, "corpus")
         with web_server(store) as url:
             patch.setenv("WINKFS_TEST_FAR", url)
+            patch.setenv("WINKFS_CACHE", str(base.parent / "cache"))
+            patch.setenv("no_proxy", "127.0.0.1")
             yield
 
 

@@ -1,10 +1,21 @@
-"""The cache of the tests is their own."""
+"""The cache of the tests is their own, and no proxy is asked."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_proxy() -> Iterator[None]:
+    """The servers of the tests are on this machine, whatever proxy its environment has."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            patch.delenv(name, raising=False)
+            patch.delenv(name.upper(), raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -48,6 +48,18 @@ def test_a_container_of_a_web_server(store: ObjectStore) -> None:
         reads_all(url)
 
 
+def test_a_proxy_of_the_environment_is_used(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with web_server(store) as proxy:
+        monkeypatch.setenv("http_proxy", proxy)
+        reads_all("http://no-such-host.invalid")
+        monkeypatch.setenv("no_proxy", "no-such-host.invalid")
+        find.transport_of.cache_clear()
+        with pytest.raises(OSError):
+            reads_all("http://no-such-host.invalid")
+
+
 # --- what passes is asked for again ---
 
 

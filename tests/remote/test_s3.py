@@ -80,6 +80,13 @@ def test_commands_read_it(s3: str, run: Run, tmp_path: Path) -> None:
     assert (tmp_path / "out/dir/0100").read_bytes() == FILES["dir/0100"]
 
 
+def test_the_endpoint_is_an_option(s3: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = os.environ["AWS_ENDPOINT_URL"]
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    assert run("--endpoint-url", url, "cat", s3, "dir/0007").out == b"7" * 30
+    assert "begins with http" in one_line(run("--endpoint-url", "host", "ls", s3), 2)
+
+
 def test_commands_read_a_data_set(s3: str, run: Run, tmp_path: Path) -> None:
     url = "s3://bucket/set"
     assert run("ls", url).out.decode().split() == sorted(FILES)

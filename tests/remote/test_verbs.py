@@ -85,7 +85,7 @@ def test_it_reads(url: str, verb: str) -> None:
         assert found.exists()
 
 
-@pytest.mark.parametrize("verb", [verb for verb in NO if verb != "pipeline"])  # it starts a JVM
+@pytest.mark.parametrize("verb", NO)
 def test_it_refuses_in_one_line(url: str, verb: str) -> None:
     arguments, line = NO[verb]
     done = invoke(verb, *(word.replace("URL", url) for word in arguments))

@@ -92,7 +92,19 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(f"{name:{width}}", what) for name, (_, what) in group.items()])
 
 
+def _endpoint(_: click.Context, __: click.Parameter, url: str | None) -> None:
+    """Have the libraries find the store, also in other processes."""
+    if url is not None:
+        if not url.startswith(("http://", "https://")):
+            raise click.BadParameter("it begins with http:// or https://")
+        os.environ["AWS_ENDPOINT_URL"] = url
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["--help"]})
+@click.option(
+    "--endpoint-url", metavar="URL", expose_value=False, callback=_endpoint,
+    help="Ask this store for s3://, instead of Amazon's ($AWS_ENDPOINT_URL).",
+)  # fmt: skip
 @VERSION
 def cli() -> None:
     """Store millions of small files in a few large append-only files.

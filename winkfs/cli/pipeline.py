@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from winkformats.disk.schemes import is_far
 from winkformats.errors import FormatError
 from winkfs.cli._common import (
     COMPRESS,
@@ -22,6 +23,7 @@ from winkfs.cli._common import (
     warn,
 )
 from winkfs.cli.dataset import SHARD_SIZE
+from winkfs.errors import Refusal
 from winkfs.names import to_str
 
 if TYPE_CHECKING:
@@ -89,6 +91,10 @@ def run(
 ) -> int:
     """Run a job in the session of this process, or a new one, and print its summary -> exit status:
     1 if there were bad records."""
+    for given in click.get_current_context().params.values():
+        for text in given if isinstance(given, tuple) else (given,):
+            if isinstance(text, str) and is_far(text):  # before Spark is started
+                raise Refusal("jobs of Spark take paths of a file system", text)
     from winkfs.spark.jobs.session import cpu_seconds, session
 
     # PySpark 4.3 warns of pandas 3; no job uses a frame of pandas.

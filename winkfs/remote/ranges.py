@@ -20,8 +20,10 @@ import threading
 import time
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from urllib3.exceptions import (
@@ -45,6 +47,7 @@ LONGEST: Final = 5.0
 REPORTED: Final = 5.0  # seconds of trying after which it is reported
 PIECE: Final = 1 << 18  # bytes of a body that are read at a time
 REDIRECTS: Final = 5
+HEADERS: Final = {"User-Agent": f"winkfs/{VERSION}", "Accept-Encoding": "identity"}
 LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 SIGNED: Final = 3600  # seconds for which a URL is signed
 RENEWED: Final = 600  # seconds before its end from which it is signed anew
@@ -72,10 +75,17 @@ class RangeTransport(Transport):
     def __init__(self, url: str, timeout: float = TIMEOUT) -> None:
         super().__init__(url)
         self.timeout = timeout
-        self._pool = urllib3.PoolManager(
-            num_pools=8, maxsize=IN_FLIGHT, retries=False,
-            headers={"User-Agent": f"winkfs/{VERSION}", "Accept-Encoding": "identity"},
-        )  # fmt: skip
+        self._pools: dict[str, urllib3.PoolManager] = {}  # by scheme and host
+
+    def _pool(self, url: str) -> urllib3.PoolManager:
+        """Return the connections to the host of a URL, or to the proxy that the environment has."""
+        parts = urlsplit(url)
+        place = f"{parts.scheme}://{parts.netloc}"
+        if place not in self._pools:
+            proxy = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+            kind = partial(urllib3.ProxyManager, proxy) if proxy else urllib3.PoolManager
+            self._pools[place] = kind(num_pools=2, maxsize=IN_FLIGHT, retries=False)
+        return self._pools[place]
 
     def address(self, key: str) -> str:
         """Return the URL from which an object is read."""
@@ -127,8 +137,8 @@ class RangeTransport(Transport):
             left = max(until - time.monotonic(), 0.1)
             times = urllib3.Timeout(connect=min(CONNECT, left), read=min(SILENCE, left))
             try:
-                answer = self._pool.request(
-                    "GET", url, headers={**self._pool.headers, **headers}, redirect=False,
+                answer = self._pool(url).request(
+                    "GET", url, headers=HEADERS | headers, redirect=False,
                     preload_content=False, decode_content=False, timeout=times,
                 )  # fmt: skip
             except (SSLError, LocationParseError, NameResolutionError) as error:
