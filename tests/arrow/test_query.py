@@ -6,6 +6,8 @@ import json
 import signal
 import subprocess
 import sys
+import threading
+import time
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -87,10 +89,28 @@ def test_the_command(base: Path) -> None:
     ]
 
 
+SOME = "(select size from files, range(600))"
+COMPARED = f"select count(*) n from {SOME} a, {SOME} b, {SOME} c where a.size + b.size < c.size"
+
+
+@pytest.mark.parametrize("seconds", [0, 0.3])
+def test_a_query_whose_result_is_not_read_ends_at_its_close(base: Path, seconds: float) -> None:
+    """Ctrl-C behind the header of a command closes such a one."""
+
+    def work() -> None:
+        result = winkfs.query(base, f"select 1 union all {COMPARED}")
+        time.sleep(seconds)
+        result.close()
+        result.close()
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(40)
+    assert not thread.is_alive()
+
+
 def test_a_long_query_can_be_interrupted(base: Path) -> None:
-    some = "(select size from files, range(600))"
-    compared = f"select count(*) n from {some} a, {some} b, {some} c where a.size + b.size < c.size"
-    for sql in ("select path from files, range(1000000000000)", f"select 1 union all {compared}"):
+    for sql in ("select path from files, range(1000000000000)", f"select 1 union all {COMPARED}"):
         command = [*PROGRAM, "query", str(base), sql, "--csv"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             assert process.stdout is not None

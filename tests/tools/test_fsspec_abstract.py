@@ -20,7 +20,7 @@ pytest.importorskip("fsspec")
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.tests import abstract
 
-pytestmark = [pytest.mark.in_memory, pytest.mark.slow, pytest.mark.few]
+pytestmark = [pytest.mark.in_memory, pytest.mark.slow, pytest.mark.few(4)]
 MAKE: dict[str, Callable[[Path], Any]] = {
     "container": winkfs.create,
     "data set": winkfs.dataset.create,

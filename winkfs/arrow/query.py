@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -42,7 +42,13 @@ class _Worker:
                 wait([future])
             raise
 
+    def end(self) -> None:
+        """End what DuckDB does in threads of its own: without that, to free a result waits for it."""
+        with suppress(Exception):  # of DuckDB: it is closed already
+            self._connection.interrupt()
+
     def close(self) -> None:
+        self.end()
         self._pool.shutdown()
 
 
@@ -83,6 +89,7 @@ class Result:
 
     def close(self) -> None:
         """End the query. Idempotent."""
+        self._worker.end()
         self._batches = self._batches.schema.empty_table().to_reader()
         self._stack.close()
 
