@@ -43,7 +43,7 @@ class _Worker:
             raise
 
     def end(self) -> None:
-        """End what DuckDB does in threads of its own: without that, to free a result waits for it."""
+        """End what DuckDB does in its own threads: else to free a result waits for them."""
         with suppress(Exception):  # of DuckDB: it is closed already
             self._connection.interrupt()
 
