@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, suppress
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -37,18 +37,26 @@ class _Worker:
         try:
             return future.result()
         except BaseException:
-            if not future.done():
-                self._connection.interrupt()
-                wait([future])
+            self._interrupt(future)
             raise
 
-    def end(self) -> None:
-        """End what DuckDB does in its own threads: else to free a result waits for them."""
-        with suppress(Exception):  # of DuckDB: it is closed already
+    def _interrupt(self, future: Future[Any]) -> None:
+        """Interrupt a call until it ends: DuckDB forgets an interrupt that comes too early."""
+        while not future.done():
             self._connection.interrupt()
+            wait([future], 0.05)
+
+    def end(self, batches: Iterator[Any]) -> None:
+        """End a query whose result was not read to its end: to free it while DuckDB's own threads
+        work on it would wait for them."""
+        with suppress(Exception):  # of DuckDB: the query was interrupted, or closed before
+            while True:
+                future = self._pool.submit(next, batches, None)
+                self._interrupt(future)
+                if future.result() is None:
+                    return
 
     def close(self) -> None:
-        self.end()
         self._pool.shutdown()
 
 
@@ -89,7 +97,7 @@ class Result:
 
     def close(self) -> None:
         """End the query. Idempotent."""
-        self._worker.end()
+        self._worker.end(self._batches)
         self._batches = self._batches.schema.empty_table().to_reader()
         self._stack.close()
 
