@@ -75,6 +75,11 @@ def _murmur3(keys: Iterable[Key]) -> bytes:
     return b"".join([mmh3.hash_bytes(bytes(key), 0, True) for key in keys])
 
 
+def xxh3_signed(data: Buffer) -> int:
+    """Return XXH3-64 of a buffer as catalogs store it: its bytes as a little-endian int64."""
+    return int.from_bytes(xxhash.xxh3_64_digest(data), "little", signed=True)
+
+
 def xxh3_many(buffers: Iterable[Buffer], seeds: UInt64 | None = None) -> UInt64:
     """Hash each buffer with XXH3-64 and its seed -> uint64[n]. Cost: one call in C for each.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,11 @@ import stored
 from commands import Run, one_line
 from commands import run as run  # a fixture
 from simulated.objectstore import ObjectStore, web_server
+from threaded import in_threads
 
 import winkfs
-from winkfs.remote.cache import BlockCache, hash_of
+from winkformats.hashing import xxh3_signed
+from winkfs.remote.cache import BlockCache
 
 pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 FILES = {f"d{i // 100:03}/{i:05}": b"%d" % i * 30 for i in range(20_000)}
@@ -77,32 +79,27 @@ def test_a_damaged_cache_costs_requests_alone(store: ObjectStore, cache: Path, d
 def test_the_least_used_blocks_are_removed(cache: Path) -> None:
     small, blocks = BlockCache(cache, 100_000), [bytes([i]) * 10_000 for i in range(30)]
     for i, block in enumerate(blocks):
-        small.put(hash_of(block), block)
+        small.put(xxh3_signed(block), block)
         time.sleep(0.002)
         if i % 5 == 0:
-            assert small.get(hash_of(blocks[0]), 10_000) == blocks[0]
-    kept = [i for i, block in enumerate(blocks) if small.get(hash_of(block), 10_000) is not None]
+            assert small.get(xxh3_signed(blocks[0]), 10_000) == blocks[0]
+    kept = [
+        i for i, block in enumerate(blocks) if small.get(xxh3_signed(block), 10_000) is not None
+    ]
     assert kept[0] == 0 and kept[-1] == 29 and sum(size for _, size, _ in small.files()) <= 110_000
 
 
 def test_many_threads_share_it(cache: Path) -> None:
     blocks = [random.Random(i).randbytes(3000) for i in range(40)]
-    wrong = list[int]()
 
     def work(seed: int) -> None:
         mine = BlockCache(cache, 50_000)
         for i in random.Random(seed).choices(range(40), k=150):
-            mine.put(hash_of(blocks[i]), blocks[i])
+            mine.put(xxh3_signed(blocks[i]), blocks[i])
             j = (i * 7 + seed) % 40
-            if mine.get(hash_of(blocks[j]), 3000) not in (None, blocks[j]):
-                wrong.append(j)
+            assert mine.get(xxh3_signed(blocks[j]), 3000) in (None, blocks[j])
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    in_threads(*[partial(work, seed) for seed in range(6)])
 
 
 def test_what_is_no_such_block_is_not_kept(cache: Path) -> None:

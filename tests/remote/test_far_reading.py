@@ -206,6 +206,35 @@ def test_a_flipped_byte_of_a_catalog_is_no_wrong_answer(
             assert found == wanted, at
 
 
+QUESTIONS: dict[str, Callable[[Any, list[str]], object]] = {
+    "read": lambda c, names: [c.read(name) for name in names],
+    "many": lambda c, names: list(c.get_many(names)),
+    "stat": lambda c, names: [c.stat(name).size for name in names],
+    "in": lambda c, names: [name in c for name in [*names, "none"]],
+    "file": lambda c, names: [c.open_file(name).read() for name in names],
+    "length": lambda c, names: len(c),
+    "names": lambda c, names: sorted(c.names()),
+    "scan": lambda c, names: sorted(entry.read() for entry in c.scan(prefix="d1/")),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("make", [plain, changed, tail])
+def test_a_damaged_block_costs_no_answer(
+    store: ObjectStore, tmp_path: Path, make: Make, question: str
+) -> None:
+    """Whatever is asked first of a handle."""
+    make(tmp_path / "c")
+    url = store.put_container(tmp_path / "c")
+    data = bytearray(store.objects["dir/c.cat"][0])
+    data[9000] ^= 1
+    store.put("dir/c.cat", bytes(data))
+    with winkfs.open(tmp_path / "c") as here, winkfs.open(url) as there:
+        names = sorted(here.names())[::60]
+        ask = QUESTIONS[question]
+        assert ask(there, names) == ask(here, names)
+
+
 def test_a_truncated_object_is_reported(store: ObjectStore, tmp_path: Path) -> None:
     plain(tmp_path / "c")
     url = store.put_container(tmp_path / "c")
@@ -319,6 +348,14 @@ def test_many_documents_take_their_bytes(store: ObjectStore, many: Path, order: 
     entries = 500 * 250  # of the inodes, with their keys, and the heads of the data entries
     gaps = GAP_BYTES * (500 - len(asked))
     assert sum(request.size for request in asked) <= 1.05 * 500 * 400 + entries + gaps
+
+
+def test_a_scan_of_a_prefix_reads_its_blocks_alone(store: ObjectStore, many: Path) -> None:
+    url = store.put_container(many)
+    with store.counted() as asked, winkfs.open(url) as there:
+        assert sum(len(entry.read()) for entry in there.scan(prefix="site057/")) == 100 * 400
+    size = store.objects["dir/c.cat"][1].size
+    assert sum(r.size for r in asked if r.key == "dir/c.cat") < size / 2
 
 
 def test_a_scan_reads_each_byte_once(store: ObjectStore, many: Path) -> None:

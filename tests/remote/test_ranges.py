@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from simulated.objectstore import ObjectStore, web_server
@@ -46,6 +47,15 @@ def reads_all(url: str) -> None:
 def test_a_container_of_a_web_server(store: ObjectStore) -> None:
     with web_server(store) as url:
         reads_all(url)
+
+
+@pytest.mark.parametrize("name", ["my corpus", "my%20corpus", "Bücher", "B%C3%BCcher", "a+b"])
+def test_a_name_of_a_url_may_be_encoded(store: ObjectStore, name: str) -> None:
+    for suffix in (".data", ".cat"):
+        key = f"{unquote(name)}{suffix}"
+        store.put(key, store.objects[f"a folder/c{suffix}"][0])
+    with web_server(store) as url, winkfs.open(f"{url}/{name}") as there:
+        assert dict(there.items()) == CONTENT
 
 
 def test_a_proxy_of_the_environment_is_used(
@@ -105,7 +115,7 @@ def test_what_may_pass_is_asked_for_again(store: ObjectStore, act: Callable[[Any
 def test_it_ends_after_ten_tries(store: ObjectStore) -> None:
     with (
         web_server(store, first(1 << 30, lambda handler: handler.answer(503, b""))) as url,
-        pytest.raises(winkfs.Refusal, match=r"/a folder/c.data: HTTP 503, 10 times in \d s$"),
+        pytest.raises(winkfs.Refusal, match=r"/a%20folder/c.data: HTTP 503, 10 times in \d s$"),
     ):
         reads_all(url)
 

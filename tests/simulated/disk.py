@@ -34,8 +34,8 @@ from typing import Final, NamedTuple, Self
 from simulated.files import SECTOR, Bytes, Change, File, landed
 
 from winkformats.disk.pagecache import BulkReader, Dropper
-from winkformats.disk.paths import register
 from winkformats.disk.posix import FileStorage
+from winkformats.disk.schemes import register
 from winkformats.disk.storage import Buffer, Directory, FileType, Info, Storage
 
 SCHEME: Final = "sim"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -20,9 +20,11 @@ from winkformats.kv.sequence import USUAL_OVERHEAD
 from winkfs.container.index import Index
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.data import Settings
-from winkfs.container.table import GONE, KIND, POINTER, POS, SIZE, FileTable
+from winkfs.container.table import POINTER, POS, SIZE, FileTable
 from winkfs.names import inode_keys, name_of
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 TOGETHER: Final = 256 << 10  # bytes of content that are requested with their inode
 BETWEEN: Final = 64 << 10  # bytes between content and inode that are requested, too
 INODE_OVERHEAD: Final = 11  # bytes of an inode's entry beside its key and value, at most
@@ -53,90 +55,75 @@ class CatalogIndex(Index):
         distrust: Callable[[DerivedDamage], None],
     ) -> None:
         super().__init__(settings, None, key_at, is_bad, distrust)
-        self._heal = distrust
         self.catalog: Catalog | None = catalog
         self._later: dict[bytes, Row | None] | None = None
         self._found: dict[bytes, Row | None] = {}  # what the last announcement has found
 
+    def _asked(self, question: Callable[[Catalog, *Ts], T], *given: *Ts) -> T | None:
+        """Ask the catalog; None also after damage of it, and then `catalog` is None."""
+        if self.catalog is not None:
+            try:
+                return question(self.catalog, *given)
+            except DerivedDamage as error:
+                if self._distrust is None:
+                    raise
+                self._distrust(error)
+        return None
+
     def row(self, name: bytes) -> Row | None:
-        """Return the row of a name in the catalog; None: there is none. Raises DerivedDamage."""
-        if name in self._found:
-            return self._found[name]
-        return self._row(name) if self.catalog is not None else None
+        """Return the row of a name in the catalog; None: there is none."""
+        return self._found[name] if name in self._found else self._asked(self._row_in, name)
 
-    def _row(self, name: bytes) -> Row | None:
-        assert self.catalog is not None
-        later = self._changes(self.catalog)
-        if name in later:
-            return later[name]
-        numbers = self.catalog.runs[0].row(name)
-        if numbers is None or numbers[KIND] & GONE:
-            return None
-        return Row(numbers[POS], numbers[SIZE], numbers[POINTER])
-
-    def _changes(self, catalog: Catalog) -> dict[bytes, Row | None]:
-        """Return the rows of the runs after the first; None: the name was removed."""
+    def _row_in(self, catalog: Catalog, name: bytes) -> Row | None:
         if self._later is None:
             self._later = {
                 name: None if gone else Row(*numbers)
                 for rows in chain.from_iterable(run.rows() for run in catalog.runs[1:])
                 for name, gone, *numbers in _rows(rows)
             }
-        return self._later
+        if name in self._later:
+            return self._later[name]
+        numbers = catalog.runs[0].row(name)
+        return None if numbers is None else Row(numbers[POS], numbers[SIZE], numbers[POINTER])
 
     def _lookup_base(self, key: bytes) -> int:
-        while self.catalog is not None:
-            try:
-                row = self.row(name_of(key))
-                return row.pos if row is not None and row.pos not in self.hidden else 0
-            except DerivedDamage as error:
-                self._heal(error)
-        return super()._lookup_base(key)
+        row = self.row(name_of(key))
+        if self.catalog is None:
+            return super()._lookup_base(key)
+        return 0 if row is None or row.pos in self.hidden else row.pos
+
+    def _lookup_base_many(self, keys: list[bytes]) -> list[int]:
+        return list(map(self._lookup_base, keys))
 
     def _candidates(self, keys: Sequence[bytes], *, sure: bool) -> Int64:
-        if self.catalog is None:
-            return super()._candidates(keys, sure=sure)
-        return np.fromiter(map(self._lookup_base, keys), np.int64, len(keys))
+        return np.array(self._lookup_base_many(list(keys)), np.int64)
 
     @property
-    def count(self) -> int:
-        if self.catalog is None:
-            return super().count
-        return len(self.positions())
+    def base_count(self) -> int:
+        if self.catalog is not None and len(self.catalog.runs) == 1:
+            return self.catalog.count
+        found = self._asked(_positions)
+        return super().base_count if found is None else len(found)
 
     def has_since(self, since: int) -> bool:
         return super().has_since(since) if self.catalog is None else self.catalog.covered <= since
 
     def _live_cells(self) -> Iterator[Int64]:
-        while self.catalog is not None:
-            try:
-                found = [rows.pos for rows in self.catalog.rows()]
-                pos = np.concatenate([np.empty(0, np.int64), *found])
-                yield pos[~np.isin(pos, list(self.hidden))].reshape(-1, 1)
-                return
-            except DerivedDamage as error:
-                self._heal(error)
-        yield from super()._live_cells()
-
-    def positions(self, since: int = 0) -> Int64:
-        if self.catalog is None:
-            return super().positions(since)
-        cells = () if self.has_since(since) else self._live_cells()
-        over = np.array([pos for pos in self.overlay.values() if pos], np.int64)
-        found = np.sort(np.concatenate([over, *(part[:, 0] for part in cells)]))
-        return found[int(np.searchsorted(found, since)) :]
+        found = self._asked(_positions)
+        if found is None:
+            yield from super()._live_cells()
+        else:
+            yield found[~np.isin(found, self.replaced())].reshape(-1, 1)
 
     def merged(self) -> tuple[IndexRows, Int64 | None]:
         """Return as `Index.merged`. Cost: reads the catalog, and hashes all names."""
-        if self.catalog is None:
+        algorithm = self.settings.htalgo
+        found = self._asked(_hashed, algorithm)
+        if found is None:
             return super().merged()
-        algorithm, parts = self.settings.htalgo, list[IndexRows]()
-        for rows in self.catalog.rows():
-            found = hash_rows(algorithm, inode_keys(rows.names), rows.pos)
-            parts.append(found.take(~np.isin(rows.pos, list(self.hidden))))
         live = {key: pos for key, pos in self.overlay.items() if pos}
         over = hash_rows(algorithm, list(live), np.array(list(live.values()), np.int64))
-        return join_rows([*parts, over]), None
+        return join_rows([found.take(~np.isin(found.pos, self.replaced())), over]), None
 
     def check(self) -> None:
         """Do nothing: what is read of a catalog is verified."""
@@ -146,6 +133,7 @@ class CatalogIndex(Index):
 
     def close(self) -> None:
         super().close()
+        self._found = {}
         if self.catalog is not None:
             self.catalog.close()
             self.catalog = None
@@ -155,14 +143,14 @@ class CatalogIndex(Index):
     def announce(self, keys: Iterable[bytes]) -> None:
         """Look up many keys, whose rows are kept until the next call; the blocks of the catalog
         that have them are requested together."""
-        self._found = {}
-        if self.catalog is None:
-            return
-        names, run = list(map(name_of, keys)), self.catalog.runs[0]
+        self._found = self._asked(self._rows_in, list(map(name_of, keys))) or {}
+
+    def _rows_in(self, catalog: Catalog, names: list[bytes]) -> dict[bytes, Row | None]:
+        run = catalog.runs[0]
         numbers = np.fromiter(map(run.number_of, names), np.int64, len(names))
         run.fetch(np.unique(numbers[numbers >= 0]))
         order = np.argsort(numbers, kind="stable").tolist()
-        self._found = {names[i]: self._row(names[i]) for i in order}
+        return {names[i]: self._row_in(catalog, names[i]) for i in order}
 
     def ranges(
         self, keys: Iterable[bytes], inode_size: int, *, content: bool
@@ -170,7 +158,7 @@ class CatalogIndex(Index):
         """Yield for each key the bytes of its content, and the ranges of the data file that have
         its inode and, if `content` is set, its content; no range if the catalog has no row."""
         for key in keys:
-            row = None if key in self.overlay or self.catalog is None else self.row(name_of(key))
+            row = None if key in self.overlay else self.row(name_of(key))
             if row is None:
                 yield 0, []
                 continue
@@ -184,6 +172,17 @@ class CatalogIndex(Index):
                 yield row.size, [(row.pointer, stop)]
             else:
                 yield row.size, [(row.pointer, end), (start, stop)]
+
+
+def _positions(catalog: Catalog) -> Int64:
+    """Return the positions of the inodes of all files."""
+    return np.concatenate([np.empty(0, np.int64), *(rows.pos for rows in catalog.rows())])
+
+
+def _hashed(catalog: Catalog, algorithm: int) -> IndexRows:
+    """Return all files as rows of an index."""
+    parts = [hash_rows(algorithm, inode_keys(rows.names), rows.pos) for rows in catalog.rows()]
+    return join_rows([hash_rows(algorithm, [], np.empty(0, np.int64)), *parts])
 
 
 def _rows(rows: FileTable) -> Iterator[tuple[bytes, bool, int, int, int]]:

@@ -83,7 +83,12 @@ class Index:
         """Number of files. If there are bulk rows, `settle` must come first."""
         self._see()
         live = sum(map(bool, self.overlay.values())) + len(self._settled.pos)
-        return (self.base.live if self.base else 0) - len(self.hidden) + live
+        return self.base_count - len(self.hidden) + live
+
+    @property
+    def base_count(self) -> int:
+        """Number of files of the base alone."""
+        return self.base.live if self.base else 0
 
     def lookup(self, key: bytes) -> int:
         """Return the position of the inode with this key, 0: there is none."""

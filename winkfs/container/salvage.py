@@ -18,8 +18,9 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats.arrays import among
-from winkformats.disk.paths import is_far, locate, open_file, registered
+from winkformats.disk.paths import locate, open_file, registered
 from winkformats.disk.posix import FileStorage, PatchedStorage, PosixDirectory
+from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import FileType, Info, Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Layout

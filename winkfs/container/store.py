@@ -163,17 +163,22 @@ class Store(DataFile):
             self.remark(f"{self.base}: no valid catalog (.cat): the whole container is read")
             self._rebuild()
             return
-        give = self.settings, catalog, self.key_at, self.is_bad, self._distrust_catalog
-        self.index = CatalogIndex(*give)
+        self.index = CatalogIndex(
+            self.settings, catalog, self.key_at, self.is_bad, self._distrust_catalog
+        )
         try:
             self._catch_up(catalog.covered)
         except CorruptError:
             self._rebuild()
 
     def _distrust_catalog(self, error: DerivedDamage) -> None:
-        """Replace a damaged catalog of a container that is far by an index in memory."""
+        """Replace a damaged catalog of a container that is far by an index in memory.
+
+        raises  `error` itself during a replay, as `distrust_index`; OSError
+        """
+        if self._replaying:
+            raise error
         self.remark(error)
-        self.index.close()
         self._rebuild()
 
     def expect(self, keys: Sequence[bytes], *, content: bool = True) -> Iterator[int]:

@@ -17,7 +17,8 @@ from typing import Any, Final
 import numpy as np
 
 from winkformats.arrays import Int64
-from winkformats.disk.paths import is_far, locate
+from winkformats.disk.paths import locate
+from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError, DerivedDamage, FormatError
 from winkformats.kv.entry import Layout

@@ -19,8 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import xxhash
-
+from winkformats.hashing import xxh3_signed
 from winkfs.units import parse_size
 
 SIZE: Final = 1 << 30  # bytes, at most
@@ -53,7 +52,7 @@ class BlockCache:
         path = self._path(hashed, size)
         with contextlib.suppress(OSError):
             data = path.read_bytes()
-            if len(data) == size and hash_of(data) == hashed:
+            if len(data) == size and xxh3_signed(data) == hashed:
                 os.utime(path)  # it was used
                 return data
             path.unlink()
@@ -61,7 +60,7 @@ class BlockCache:
 
     def put(self, hashed: int, data: bytes) -> None:
         """Keep a block, if it has this hash."""
-        if hash_of(data) != hashed:
+        if xxh3_signed(data) != hashed:
             return
         path = self._path(hashed, len(data))
         temporary = path.parent / f".{secrets.token_hex(8)}"
@@ -105,8 +104,3 @@ class BlockCache:
         for folder in self.folder.glob("[0-9a-f][0-9a-f]"):
             shutil.rmtree(folder, ignore_errors=True)
         return total
-
-
-def hash_of(data: bytes) -> int:
-    """Return XXH3-64 as catalogs have it."""
-    return int.from_bytes(xxhash.xxh3_64_digest(data), "little", signed=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from functools import cache
-from urllib.parse import unquote, urlsplit
 
 from winkformats.disk.objects import ObjectDirectory, Transport
 from winkfs.errors import Refusal, need
@@ -25,14 +24,10 @@ def divided(url: str) -> tuple[str, str]:
     host, _, key = rest.partition("/")
     if not host:
         raise Refusal(f"{scheme}:// needs a {'host' if is_web(scheme) else 'bucket'} after it", url)
-    if is_web(scheme):
-        if "@" in host:
-            raise Refusal("a URL with a password in it is not read: it would be in every message",
-                          f"{scheme}://{host.rpartition('@')[2]}/{key}",
-                          number=errno.EINVAL)  # fmt: skip
-        if "?" in key or "#" in key:
-            raise Refusal("a URL of a container has no ? and no #", f"{scheme}://{host}/...")
-        key = unquote(key)
+    if is_web(scheme) and "@" in host:
+        raise Refusal("a URL with a password in it is not read: it would be in every message",
+                      f"{scheme}://{host.rpartition('@')[2]}/{key}",
+                      number=errno.EINVAL)  # fmt: skip
     return f"{scheme}://{host}", key.strip("/")
 
 
@@ -43,13 +38,14 @@ def is_web(scheme: str) -> bool:
 @cache
 def transport_of(root: str, process: int) -> Transport:
     """Return the transport of a store. `process`: each process has its own, see `os.fork`."""
-    need("urllib3", f"to read {urlsplit(root).scheme}://", "cloud")
+    scheme = root.partition("://")[0]
+    need("urllib3", f"to read {scheme}://", "cloud")
     from winkfs.remote.ranges import SignedTransport, WebTransport
 
-    if is_web(urlsplit(root).scheme):
+    if is_web(scheme):
         made: Transport = WebTransport(root)
     else:
-        need("obstore", f"to read {urlsplit(root).scheme}://", "cloud")
+        need("obstore", f"to read {scheme}://", "cloud")
         made = SignedTransport(root)
     made.cache = BlockCache.of_user()
     return made

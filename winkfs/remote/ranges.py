@@ -18,6 +18,7 @@ import re
 import sys
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -87,9 +88,9 @@ class RangeTransport(Transport):
             self._pools[place] = kind(num_pools=2, maxsize=IN_FLIGHT, retries=False)
         return self._pools[place]
 
+    @abstractmethod
     def address(self, key: str) -> str:
         """Return the URL from which an object is read."""
-        raise NotImplementedError
 
     def get(
         self, key: str, start: int, length: int, like: ObjectInfo | None = None
@@ -204,9 +205,6 @@ class RangeTransport(Transport):
             got += len(data)
         return b"".join(parts)
 
-    def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
-        raise NotImplementedError
-
 
 class WebTransport(RangeTransport):
     """A web server; it has no listing that could be read."""
@@ -216,7 +214,7 @@ class WebTransport(RangeTransport):
     def address(self, key: str) -> str:
         if "?" in key or "#" in key:
             raise Refusal("a URL of a container has no ? and no #", self._name(key))
-        return f"{self.url}/{quote(key)}"
+        return f"{self.url}/{quote(key, safe='/%')}"  # what is encoded already stays so
 
     def _name(self, key: str) -> str:
         return super()._name(key.partition("?")[0])

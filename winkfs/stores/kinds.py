@@ -20,6 +20,7 @@ from importlib import import_module
 from pkgutil import iter_modules, resolve_name
 from typing import Any, Final
 
+from winkformats.disk.schemes import is_far
 from winkfs.errors import FileExists, Refusal
 from winkfs.names import DATA, MANIFESTS, base_of
 from winkfs.remote import refuse_far
@@ -102,7 +103,7 @@ def find_kind(path: str) -> tuple[Kind, str] | None:
 
     raises  ValueError for a string that cannot be a path
     """
-    from winkformats.disk.paths import is_directory, is_far
+    from winkformats.disk.paths import is_directory
 
     if is_far(path):  # a container takes one request, the others a listing
         found = _detect(path, False, _kinds.values())

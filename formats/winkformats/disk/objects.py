@@ -15,7 +15,6 @@ import contextlib
 import errno
 import os
 import queue
-import stat
 import tempfile
 import threading
 import time
@@ -24,7 +23,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 from winkformats.disk.pagecache import BulkReader
 from winkformats.disk.posix import PosixDirectory
@@ -356,9 +355,8 @@ class ObjectStorage(Storage):
     def info(self) -> Info:
         known = self.known
         identity = hash(self.name), hash((known.etag, known.size))
-        mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP | stat.S_IROTH
         owner = os.geteuid(), os.getegid()
-        return Info(FileType.FILE, identity, known.size, known.mtime, mode, *owner)
+        return Info(FileType.FILE, identity, known.size, known.mtime, 0o644, *owner)
 
     def duplicate(self) -> Self:
         return type(self)(self._transport, self._key, self._held)
@@ -368,16 +366,13 @@ class ObjectStorage(Storage):
         self._held = Held()
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> int:
-        self._refuse()
+        raise _read_only(self.name)
 
     def truncate(self, length: int) -> None:
-        self._refuse()
+        raise _read_only(self.name)
 
     def sync(self) -> None:
         """Return: nothing was written."""
-
-    def _refuse(self) -> NoReturn:
-        raise _read_only(self.name)
 
 
 class AheadReader(BulkReader):

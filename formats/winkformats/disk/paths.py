@@ -14,20 +14,7 @@ import os
 from collections.abc import Iterator
 
 from winkformats.disk.posix import DeviceStorage, PosixDirectory, PosixFolder
-from winkformats.disk.schemes import (
-    Factory,
-    factory_of,
-    unregister,
-)
-from winkformats.disk.schemes import (
-    is_far as is_far,
-)
-from winkformats.disk.schemes import (
-    register as register,
-)
-from winkformats.disk.schemes import (
-    scheme_of as scheme_of,
-)
+from winkformats.disk.schemes import Factory, factory_of, register, scheme_of, unregister
 from winkformats.disk.storage import Directory, FileType, Storage
 
 

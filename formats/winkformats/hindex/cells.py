@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from winkformats.closing import Closing
 from winkformats.disk.memory import MemoryStorage
-from winkformats.disk.paths import locate, scheme_of
+from winkformats.disk.paths import locate
+from winkformats.disk.schemes import scheme_of
 from winkformats.disk.storage import Storage, replacing
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv import pagesums

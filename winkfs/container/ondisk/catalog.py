@@ -37,6 +37,7 @@ from winkformats.arrays import Int64
 from winkformats.closing import Closing
 from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
+from winkformats.hashing import xxh3_signed
 from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, Superblock, read_superblock
@@ -51,7 +52,6 @@ from winkfs.container.ondisk.run import (
     checked,
     encode_brief,
     encode_index,
-    hash_of,
 )
 from winkfs.container.ondisk.typed import Schema
 from winkfs.container.table import FileTable, joined, live
@@ -60,12 +60,13 @@ from winkfs.errors import DerivedDamage
 RUNS: Final = "RUNS"
 RUNBYTES: Final = "RUNBYTES"
 RUNHASH: Final = "RUNHASH"
-BRIEF: Final = ("BRIEF", "BRIEFLEN", "BRIEFSUM")
-LAST_BYTES: Final = 64 << 10  # of a file that is far that are read first
-TRAILER: Final = ("CONTID", CUTID, "DATAEND", RUNS, RUNBYTES, RUNHASH, "CLASHES", *BRIEF)
-TRAILER_BYTES: Final = 16 + 8 * len(TRAILER) + 4  # of the entry
-BRIEF_FROM: Final = 256  # blocks of a run that has a brief index: that of fewer is short anyway
 CLASHES: Final = "CLASHES"  # of the first run: files that have the name of a directory of others
+BRIEF: Final = ("BRIEF", "BRIEFLEN", "BRIEFSUM")
+BRIEF_FROM: Final = 256  # blocks of a run that has a brief index: that of fewer is short anyway
+NOWHERE: Final[Place] = (0, 0, 0)
+LAST_BYTES: Final = 64 << 10  # of a file that is far that are read first
+TRAILER: Final = ("CONTID", CUTID, "DATAEND", RUNS, RUNBYTES, RUNHASH, CLASHES, *BRIEF)
+TRAILER_BYTES: Final = 16 + 8 * len(TRAILER) + 4  # of the entry
 FIXED: Final = 12  # KEYREPR of 8-byte keys
 LONG: Final = 3  # VALREPR of 8-byte lengths
 NEW: Final = {
@@ -123,7 +124,7 @@ class Catalog(Closing):
         self._close()
 
     def _open_run(self, number: int) -> Run:
-        brief = tuple(self.superblock.get(name, 0) for name in BRIEF)
+        brief = _brief_of(self.superblock)
         place, make = self.listed[number][:3], partial(Run, self.storage)
         if number or not (self.storage.far and brief[1]):
             return checked(self.storage, place, make)
@@ -209,6 +210,12 @@ def _check_form(block: Superblock, storage: Storage) -> None:
     block.check_known(storage.name)
 
 
+def _brief_of(block: Superblock) -> Place:
+    """Return the place of the brief index, NOWHERE: there is none."""
+    pos, length, hashed = (block.get(name, 0) for name in BRIEF)
+    return pos, length, hashed
+
+
 def _trailer(storage: Storage) -> Superblock | None:
     """Return the trailer of a file that is far; None: it has none, or is near."""
     if not storage.far:
@@ -228,10 +235,10 @@ def _sum(entry: bytes, seed: int) -> bytes:
 
 
 class CatalogWriter:
-    """Writes a BASE.cat, or adds runs to one. `brief`: place of the brief index, zeros: none."""
+    """Writes a BASE.cat, or adds runs to one. `brief`: place of the brief index."""
 
     def __init__(
-        self, kv: KVSeq, runs: list[list[int]], schema: Schema, brief: Place = (0, 0, 0)
+        self, kv: KVSeq, runs: list[list[int]], schema: Schema, brief: Place = NOWHERE
     ) -> None:
         self._kv, self._runs, self._schema, self._brief = kv, runs, schema, brief
 
@@ -247,8 +254,8 @@ class CatalogWriter:
     def append_to(cls, catalog: Catalog, kept: int, schema: Schema) -> Self:
         """Add runs after the first `kept` ones of a file that is open for writing."""
         kv = KVSeq(catalog.storage, catalog.superblock.note_writer(), writable=True)
-        first, second, third = (catalog.superblock.get(name, 0) if kept else 0 for name in BRIEF)
-        return cls(kv, catalog.listed[:kept], schema, (first, second, third))
+        brief = _brief_of(catalog.superblock) if kept else NOWHERE
+        return cls(kv, catalog.listed[:kept], schema, brief)
 
     def release(self) -> None:
         """Release preallocated space."""
@@ -289,7 +296,7 @@ class CatalogWriter:
         pos, head = kv.end + padding, key + len(value).to_bytes(8, "big")
         total = _sum(head + value, kv.layout.contid + pos)
         kv.append_parts([bytes(padding), head, value, total], 1, 1)
-        return pos + len(head), len(value), hash_of(value)
+        return pos + len(head), len(value), xxh3_signed(value)
 
     def finish(self, covered: int, now: int, clashes: int | None = None) -> None:
         """Write the list of the runs and the superblock. Raises OSError.

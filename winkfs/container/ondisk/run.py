@@ -25,10 +25,10 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 
 from winkformats.arrays import Bools, Int64, among
-from winkformats.disk.storage import Buffer, Storage
+from winkformats.disk.storage import Storage
+from winkformats.hashing import xxh3_signed
 from winkfs.container.ondisk.block import ALIGN, HEAD, MOST, SLACK, Blocks
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.typed import Schema, later_words, pack, parse_schema, schema_text
@@ -135,7 +135,7 @@ class Run:
         cost    decodes one block
         raises  DerivedDamage
         """
-        number = bisect_right(self.firsts, name) - 1
+        number = self.number_of(name)
         if number < 0:
             return 0
         return self.starts[number] + bisect_left(self.block(number).texts, name)
@@ -145,20 +145,17 @@ class Run:
 
         cost    decodes one block
         """
-        return self.row_of(name, self.number_of(name))
-
-    def number_of(self, name: bytes) -> int:
-        """Return the number of the block that has a name, if one has; -1: none can."""
-        return bisect_right(self.firsts, name) - 1
-
-    def row_of(self, name: bytes, number: int) -> list[int] | None:
-        """Return as `row`, for a name that the block with this number has, if one has."""
+        number = self.number_of(name)
         if number < 0:
             return None
         block = self.block(number)
         index = bisect_left(block.texts, name)
         found = index < len(block.texts) and block.texts[index] == name
         return block.row(index) if found else None
+
+    def number_of(self, name: bytes) -> int:
+        """Return the number of the block that has a name, if one has; -1: none can."""
+        return bisect_right(self.firsts, name) - 1
 
     def fetch(self, numbers: Int64) -> None:
         """Announce blocks that will be read, see `Storage.fetch`."""
@@ -325,19 +322,17 @@ class Run:
         low, high = min(places), max(map(add, places, sizes))
         if high > storage.size():
             raise DerivedDamage("the catalog is cut short", file=name, offset=low)
-        if storage.far:
-            self.fetch(numbers)
-        if not storage.far and high - low <= sum(sizes) + GAP_BYTES * len(
-            places
-        ):  # one read instead of many
+        near = high - low <= sum(sizes) + GAP_BYTES * len(places)
+        if near and not storage.far:  # one read instead of many
             at, size = [place - low for place in places], high - low + SLACK
             data = storage.read(low, size).ljust(size, b"\0")
         else:
+            self.fetch(numbers)
             at = list(accumulate(sizes[:-1], initial=0))
             data = b"".join([*map(storage.read, places, sizes), bytes(SLACK)])
         view = memoryview(data)
         for place, size, hashed, start in zip(places, sizes, hashes, at, strict=True):
-            if hash_of(view[start : start + size]) != hashed:
+            if xxh3_signed(view[start : start + size]) != hashed:
                 raise DerivedDamage("a block of the catalog is wrong", file=name, offset=place)
         raw = np.frombuffer(data, np.uint8)
         found = Blocks(raw, np.array(at), np.array(sizes), name, low)
@@ -439,7 +434,7 @@ def checked(storage: Storage, where: Sequence[int], make: Callable[[bytes], T]) 
         raise DerivedDamage("the catalog is cut short", file=storage.name, offset=pos)
     storage.fetch([(pos, pos + length)], [hashed])
     value = storage.read(pos, length)
-    if hash_of(value) != hashed:
+    if xxh3_signed(value) != hashed:
         raise DerivedDamage("a block of the catalog is wrong", file=storage.name, offset=pos)
     try:
         return make(value)
@@ -463,10 +458,6 @@ def _typed(value: bytes, at: int, blocks: int) -> tuple[dict[str, str], npt.NDAr
         raise ValueError("an index of another size")
     values = np.frombuffer(value, VALUES, -1, at).reshape(len(words), blocks)
     return schema, values[[word not in later for word in words]] if later else values
-
-
-def hash_of(value: Buffer) -> int:
-    return int.from_bytes(xxhash.xxh3_64_digest(value), "little", signed=True)
 
 
 def encode_index(
