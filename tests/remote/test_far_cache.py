@@ -117,4 +117,6 @@ def test_commands(
         assert b"bytes removed" in run("cache", "clear").out and not list(cache.glob("??"))
     assert "is on this machine" in one_line(run("cache", "prefetch", "c"))
     monkeypatch.setenv("WINKFS_CACHE_SIZE", "0")
-    assert BlockCache.of_user() is None and run("cache", "info").status == 0
+    assert BlockCache.of_user() is None and run("cache", "info").out.split() == [b"limit:", b"0"]
+    monkeypatch.setenv("WINKFS_CACHE_SIZE", "much")
+    assert "WINKFS_CACHE_SIZE is 'much'" in one_line(run("cache", "info"))

@@ -25,7 +25,7 @@ def info(as_json: bool) -> int:
 
     found = BlockCache.of_user()
     if found is None:
-        return print_facts({"folder": None, "limit": 0}, as_json)
+        return print_facts({"limit": 0}, as_json)
     sizes = [size for _, size, _ in found.files()]
     record = {"folder": str(found.folder), "limit": found.limit, "blocks": len(sizes),
               "bytes": sum(sizes)}  # fmt: skip

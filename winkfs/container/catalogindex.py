@@ -7,7 +7,7 @@ a block, and one for content and inode together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar, TypeVarTuple
 
@@ -25,6 +25,8 @@ from winkfs.names import inode_keys, name_of
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
+Range = tuple[int, int]
+"""Start and stop, bytes."""
 TOGETHER: Final = 256 << 10  # bytes of content that are requested with their inode
 BETWEEN: Final = 64 << 10  # bytes between content and inode that are requested, too
 INODE_OVERHEAD: Final = 11  # bytes of an inode's entry beside its key and value, at most
@@ -57,7 +59,7 @@ class CatalogIndex(Index):
         super().__init__(settings, None, key_at, is_bad, distrust)
         self.catalog: Catalog | None = catalog
         self._later: dict[bytes, Row | None] | None = None
-        self._found: dict[bytes, Row | None] = {}  # what the last announcement has found
+        self._found: dict[bytes, Row | None] = {}  # of the files that are expected
 
     def _asked(self, question: Callable[[Catalog, *Ts], T], *given: *Ts) -> T | None:
         """Ask the catalog; None also after damage of it, and then `catalog` is None."""
@@ -140,10 +142,33 @@ class CatalogIndex(Index):
 
     # --- what to ask for at once ---
 
-    def announce(self, keys: Iterable[bytes]) -> None:
-        """Look up many keys, whose rows are kept until the next call; the blocks of the catalog
-        that have them are requested together."""
+    def expect(
+        self,
+        keys: Sequence[bytes],
+        fetch: Callable[[list[Range]], None],
+        inode_size: int,
+        *,
+        content: bool,
+    ) -> Iterator[int]:
+        """Bring what is needed to read files, a batch of them at a time -> the number of files.
+
+        The blocks of the catalog that have them are requested together, and their rows are kept
+        until the next call.
+
+        fetch    brings ranges of the data file, see `Storage.fetch`
+        content  their contents, not the inodes alone
+        """
         self._found = self._asked(self._rows_in, list(map(name_of, keys))) or {}
+        count, size, ranges = 0, 0, list[Range]()
+        for more, parts in self._ranges(keys, inode_size, content=content):
+            if size and size + more > BATCH_BYTES:
+                fetch(ranges)
+                yield count
+                count, size, ranges = 0, 0, []
+            count, size = count + 1, size + more
+            ranges += parts
+        fetch(ranges)
+        yield count
 
     def _rows_in(self, catalog: Catalog, names: list[bytes]) -> dict[bytes, Row | None]:
         run = catalog.runs[0]
@@ -152,9 +177,9 @@ class CatalogIndex(Index):
         order = np.argsort(numbers, kind="stable").tolist()
         return {names[i]: self._row_in(catalog, names[i]) for i in order}
 
-    def ranges(
-        self, keys: Iterable[bytes], inode_size: int, *, content: bool
-    ) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    def _ranges(
+        self, keys: Sequence[bytes], inode_size: int, *, content: bool
+    ) -> Iterator[tuple[int, list[Range]]]:
         """Yield for each key the bytes of its content, and the ranges of the data file that have
         its inode and, if `content` is set, its content; no range if the catalog has no row."""
         for key in keys:

@@ -21,7 +21,7 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import IndexRows, hash_rows, join_rows, size_for
 from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs.container.catalog import DerivedCatalog, open_catalog
-from winkfs.container.catalogindex import BATCH_BYTES, CatalogIndex
+from winkfs.container.catalogindex import CatalogIndex
 from winkfs.container.datafile import DataFile, end_of
 from winkfs.container.frames import find_all
 from winkfs.container.gone import Gone, gone_of
@@ -188,21 +188,10 @@ class Store(DataFile):
         ->       the number of files, each time; what they need is then in memory
         raises   OSError
         """
-        index = self.index
-        if not isinstance(index, CatalogIndex):
-            yield len(keys)
-            return
-        index.announce(keys)
-        count, size, ranges = 0, 0, list[tuple[int, int]]()
-        for more, parts in index.ranges(keys, self.inode_size, content=content):
-            if size and size + more > BATCH_BYTES:
-                self.kv.storage.fetch(ranges)
-                yield count
-                count, size, ranges = 0, 0, []
-            count, size = count + 1, size + more
-            ranges += parts
-        self.kv.storage.fetch(ranges)
-        yield count
+        if isinstance(self.index, CatalogIndex):
+            fetch = self.kv.storage.fetch
+            return self.index.expect(keys, fetch, self.inode_size, content=content)
+        return iter([len(keys)])
 
     # --- BASE.idx: `index.base`, on disk or, for a reader, made in memory ---
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from winkformats.hashing import xxh3_signed
+from winkfs.errors import Refusal
 from winkfs.units import parse_size
 
 SIZE: Final = 1 << 30  # bytes, at most
@@ -36,9 +37,11 @@ class BlockCache:
 
     @classmethod
     def of_user(cls) -> BlockCache | None:
-        """Return the cache of this user; None: there is to be none."""
+        """Return the cache of this user; None: there is to be none. Raises Refusal."""
         given = os.environ.get("WINKFS_CACHE_SIZE", "")
-        limit = SIZE if not given else int(parse_size(given) or 0)
+        limit = parse_size(given) if given else SIZE
+        if limit is None:
+            raise Refusal(f"WINKFS_CACHE_SIZE is {given!r}: bytes, or 500M, 2G; 0: no cache")
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         folder = Path(os.environ.get("WINKFS_CACHE") or Path(base) / "winkfs").expanduser()
         return cls(folder, limit) if limit > 0 and folder.is_absolute() else None
