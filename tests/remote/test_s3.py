@@ -15,6 +15,7 @@ from commands import run as run  # a fixture
 
 import winkfs
 import winkfs.dataset
+from simulated.objectstore import ObjectStore
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("obstore")
@@ -149,3 +150,46 @@ def test_keys_come_from_a_profile(s3: str, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_PROFILE", "work")
     assert "from-profile" in control.call("sign", "s3://bucket", "key", 60)
+
+
+def written(transport: Any, prefix: str, tmp_path: Path) -> None:
+    """Write, replace and remove objects, and check what is refused."""
+    key = f"{prefix}/one"
+    first = transport.put(key, b"1" * 20, absent=True)
+    with pytest.raises(FileExistsError):
+        transport.put(key, b"2" * 20, absent=True)
+    assert transport.head(key).etag == first.etag
+    second = transport.put(key, b"3" * 20, like=first)
+    with pytest.raises(OSError, match="replaced"):
+        transport.put(key, b"4" * 20, like=first)
+    assert transport.get(key, 0, 20, second)[1] == b"3" * 20
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom((9 << 20) + 5))
+    sizes = list[int]()
+    made = transport.put_file(f"{prefix}/two", str(path), sizes.append)
+    assert made.size == sum(sizes) == path.stat().st_size
+    assert transport.get(f"{prefix}/two", made.size - 5, 5, made)[1] == path.read_bytes()[-5:]
+    assert [found for found, _ in transport.list(f"{prefix}/")] == [key, f"{prefix}/two"]
+    transport.delete([key, f"{prefix}/two", f"{prefix}/three"])
+    assert transport.head(key) is None
+    assert not list(transport.list(f"{prefix}/"))
+
+
+def test_objects_are_written_under_conditions(s3: str, tmp_path: Path) -> None:
+    written(find.transport_of("s3://bucket", os.getpid()), "written", tmp_path)
+
+
+def test_a_forked_child_writes(s3: str, tmp_path: Path) -> None:
+    transport = find.transport_of("s3://bucket", os.getpid())
+    assert transport.head("nothing") is None  # obstore is in use
+    child = multiprocessing.get_context("fork").Process(
+        target=written, args=(transport, "forked", tmp_path)
+    )
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+
+
+def test_the_simulated_store_behaves_alike(tmp_path: Path) -> None:
+    with ObjectStore() as store:
+        written(store.transport, "written", tmp_path)

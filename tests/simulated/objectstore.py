@@ -14,7 +14,7 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 
 from winkformats.disk.objects import ObjectDirectory, ObjectInfo, Transport
 from winkformats.disk.schemes import register, unregister
-from winkfs.errors import NoSuchFile, StalePlan
+from winkfs.errors import FileExists, NoSuchFile, StalePlan
 from winkfs.names import SUFFIXES
 
 _numbers = itertools.count(1)
@@ -33,6 +33,7 @@ class Request(NamedTuple):
     key: str
     start: int
     size: int
+    what: str = "get"
 
 
 class ObjectStore:
@@ -40,6 +41,7 @@ class ObjectStore:
 
     requests  what was asked for, and answered
     failing   called before each request with its key; raises what the request is to raise
+    lost      called after each change with its key; raises what is answered in place of success
     """
 
     def __init__(self) -> None:
@@ -48,6 +50,8 @@ class ObjectStore:
         self.objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self.requests: list[Request] = []
         self.failing: Callable[[str], object] = lambda key: None
+        self.lost: Callable[[str], object] = lambda key: None
+        self.lock = threading.Lock()
         self.transport = SimulatedTransport(self)
 
     def __enter__(self) -> Self:
@@ -88,6 +92,32 @@ class ObjectStore:
         self.requests.append(Request(key, start, len(found)))
         return start, found, info
 
+    def write(self, key: str, data: bytes, *, absent: bool, etag: str | None) -> ObjectInfo:
+        """Write an object, under the condition that a request has, all or nothing."""
+        self.failing(key)
+        with self.lock:
+            self.requests.append(Request(key, 0, len(data), "put"))
+            there = self.objects.get(key)
+            if absent and there is not None:
+                raise FileExists("is there already", key)
+            if etag is not None and (there is None or there[1].etag != etag):
+                raise StalePlan("was replaced since it was opened: open it again", key)
+            self.put(key, data)
+        self.lost(key)
+        return self.objects[key][1]
+
+    def remove(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.failing(key)
+            self.requests.append(Request(key, 0, 0, "delete"))
+            self.objects.pop(key, None)
+            self.lost(key)
+
+    def head(self, key: str) -> ObjectInfo | None:
+        self.failing(key)
+        self.requests.append(Request(key, 0, 0, "head"))
+        return self.objects[key][1] if key in self.objects else None
+
     @contextlib.contextmanager
     def counted(self) -> Iterator[list[Request]]:
         """Record the requests of a block in the list."""
@@ -107,13 +137,33 @@ class SimulatedTransport(Transport):
         return self._store.get(key, start, length, like.etag if like else None)
 
     def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
-        self._store.requests.append(Request(prefix, 0, 0))
+        self._store.failing(prefix)
+        self._store.requests.append(Request(prefix, 0, 0, "list"))
         seen = dict[str, ObjectInfo | None]()
         for key, (_, info) in sorted(self._store.objects.items()):
             if key.startswith(prefix):
                 rest, slash, _ = key[len(prefix) :].partition("/")
                 seen.setdefault(prefix + rest + slash, None if slash else info)
         yield from seen.items()
+
+    def head(self, key: str) -> ObjectInfo | None:
+        return self._store.head(key)
+
+    def put(
+        self, key: str, data: bytes, *, absent: bool = False, like: ObjectInfo | None = None
+    ) -> ObjectInfo:
+        return self._store.write(key, data, absent=absent, etag=like.etag if like else None)
+
+    def put_file(
+        self, key: str, path: str, progress: Callable[[int], None] | None = None
+    ) -> ObjectInfo:
+        made = self._store.write(key, Path(path).read_bytes(), absent=False, etag=None)
+        if progress is not None:
+            progress(made.size)
+        return made
+
+    def delete(self, keys: Sequence[str]) -> None:
+        self._store.remove(keys)
 
 
 # --- over HTTP ---

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import configparser
+import contextlib
 import datetime
 import errno
 import json
@@ -19,9 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from winkfs.errors import NoSuchFile, NotAllowed, Refusal, StalePlan
+from winkfs.errors import FileExists, NoSuchFile, NotAllowed, Refusal, StalePlan
 
 SECONDS: Final = 60
+PART_BYTES: Final = 8 << 20  # of a large file, at least
+MOST_PARTS: Final = 9_000  # of an object: stores take 10,000
+PARTS: Final = 12  # that are sent at a time
 _used: set[int] = set()  # processes that have used it: this one, or its parents
 
 
@@ -36,6 +40,8 @@ def call(what: str, root: str, *given: Any) -> Any:
         return globals()[what](root, *given)
     except FileNotFoundError:
         raise NoSuchFile("no such object or bucket", root) from None
+    except errors.AlreadyExistsError:
+        raise FileExists("is there already", root) from None
     except (errors.PermissionDeniedError, errors.UnauthenticatedError) as error:
         raise NotAllowed(_line(error), root, number=errno.EACCES) from None
     except errors.PreconditionError:
@@ -92,8 +98,49 @@ def ranged(root: str, key: str, start: int, length: int, etag: str) -> list[Any]
     return [found.range[0], data, meta["size"], meta["e_tag"] or "", mtime]
 
 
+def head(root: str, key: str) -> list[Any] | None:
+    """Return bytes, ETag and mtime of an object; None: there is none."""
+    import obstore
+
+    try:
+        found = obstore.head(_store(root), key)
+    except FileNotFoundError:
+        return None
+    return [found["size"], found["e_tag"] or "", found["last_modified"].timestamp()]
+
+
+def put(root: str, key: str, data: str, absent: bool, etag: str) -> list[Any]:
+    """Write an object from base64 -> its bytes and ETag. With a condition: one request only."""
+    import obstore
+
+    mode: Any = "create" if absent else {"e_tag": etag} if etag else "overwrite"
+    store = _store(root, once=mode != "overwrite")
+    given = base64.b64decode(data)
+    made = obstore.put(store, key, given, mode=mode, use_multipart=False)
+    return [len(given), made["e_tag"] or ""]
+
+
+def put_file(root: str, key: str, path: str) -> list[Any]:
+    """Write a file of this machine as an object -> its bytes and ETag."""
+    import obstore
+
+    size = os.stat(path).st_size
+    part = max(PART_BYTES, -(-size // MOST_PARTS))
+    made = obstore.put(_store(root), key, Path(path), chunk_size=part, max_concurrency=PARTS)
+    return [size, made["e_tag"] or ""]
+
+
+def delete(root: str, keys: list[str]) -> None:
+    """Remove objects; missing ones are ignored."""
+    import obstore
+
+    with contextlib.suppress(FileNotFoundError):
+        obstore.delete(_store(root), keys)
+
+
 @cache
-def _store(root: str) -> Any:
+def _store(root: str, *, once: bool = False) -> Any:
+    """Return the store of obstore. once: it makes no request again."""
     from obstore.store import from_url
 
     config: Any = {}
@@ -106,7 +153,8 @@ def _store(root: str) -> Any:
         config.setdefault("region", os.environ.get("AWS_REGION") or
                           os.environ.get("AWS_DEFAULT_REGION") or "us-east-1")  # fmt: skip
     options: Any = {"timeout": "30s", "connect_timeout": "10s", "allow_http": True}
-    return from_url(root, config=config, client_options=options)
+    retry: Any = {"max_retries": 0} if once else None
+    return from_url(root, config=config, client_options=options, retry_config=retry)
 
 
 def _profile() -> dict[str, Any]:
@@ -133,14 +181,14 @@ def _executed(what: str, root: str, *given: Any) -> Any:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "winkfs.remote.control"], input=asked, capture_output=True,
-            text=True, timeout=SECONDS, check=False,
+            text=True, timeout=None if what == "put_file" else SECONDS, check=False,
         )  # fmt: skip
         answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):
         raise Refusal("the helper process that asks the store has failed", root) from None
     if "error" in answer:
         name, number, line = answer["error"]
-        kinds = (NoSuchFile, NotAllowed, NotSigned, StalePlan)
+        kinds = (FileExists, NoSuchFile, NotAllowed, NotSigned, StalePlan)
         kind = next((kind for kind in kinds if kind.__name__ == name), Refusal)
         raise kind(line, root, number=number)
     return answer["found"]

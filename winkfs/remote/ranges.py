@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any, Final
@@ -258,6 +258,28 @@ class SignedTransport(RangeTransport):
     def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
         for key, *known in control.call("names", self.url, prefix):
             yield key, ObjectInfo(*known) if known else None
+
+    def head(self, key: str) -> ObjectInfo | None:
+        known = control.call("head", self.url, key)
+        return ObjectInfo(*known) if known else None
+
+    def put(
+        self, key: str, data: bytes, *, absent: bool = False, like: ObjectInfo | None = None
+    ) -> ObjectInfo:
+        etag = like.etag if like is not None else ""
+        given = base64.b64encode(data).decode()
+        return ObjectInfo(*control.call("put", self.url, key, given, absent, etag))
+
+    def put_file(
+        self, key: str, path: str, progress: Callable[[int], None] | None = None
+    ) -> ObjectInfo:
+        made = ObjectInfo(*control.call("put_file", self.url, key, path))
+        if progress is not None:
+            progress(made.size)
+        return made
+
+    def delete(self, keys: Sequence[str]) -> None:
+        control.call("delete", self.url, [*keys])
 
 
 def _info(answer: Any, size: int) -> ObjectInfo:

@@ -1,4 +1,4 @@
-"""Object storage: files of a store that answers requests for ranges of objects, to be read.
+"""Object storage: files of a store that answers requests for ranges of objects.
 
     Transport        what a store can do; the implementations are in `winkfs.remote`
     ObjectStorage    an object as a file. What is announced by `fetch` is asked for at once, in as
@@ -96,6 +96,37 @@ class Transport:
     def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
         """Yield the keys that begin with a prefix, up to the next slash, and what is known of the
         objects; None for several objects below a slash, which is the end of the key then."""
+
+    # --- writing, where the store can be written to ---
+
+    def head(self, key: str) -> ObjectInfo | None:
+        """Return what is known of an object; None: there is none."""
+        raise _read_only(f"{self.url}/{key}")
+
+    def put(
+        self, key: str, data: bytes, *, absent: bool = False, like: ObjectInfo | None = None
+    ) -> ObjectInfo:
+        """Write an object, with one request if there is a condition: it is not made again.
+
+        absent  only if there is none
+        like    only if it is still this one
+        raises  FileExistsError; OSError ESTALE; PermissionError. After any other OSError, and also
+                after FileExistsError, the object may be that of this call: its answer can be lost
+        """
+        raise _read_only(f"{self.url}/{key}")
+
+    def put_file(
+        self, key: str, path: str, progress: Callable[[int], None] | None = None
+    ) -> ObjectInfo:
+        """Write a file of this machine as an object, large ones in parts.
+
+        progress  called with the number of bytes since the last call
+        """
+        raise _read_only(f"{self.url}/{key}")
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; missing ones are ignored."""
+        raise _read_only(f"{self.url}/{keys[0]}")
 
 
 class Pool:
