@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from commands import Run, one_line
 from commands import run as run  # a fixture
+from simulated.objectstore import ObjectStore
 
 import winkfs
 import winkfs.dataset
-from simulated.objectstore import ObjectStore
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("obstore")
