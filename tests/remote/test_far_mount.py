@@ -26,9 +26,10 @@ class Server:
     """A web server that can fall silent, or refuse."""
 
     def __init__(self) -> None:
-        self.url, self.silent, self.status = "", False, 0
+        self.url, self.silent, self.status, self.asked = "", False, 0, 0
 
     def behave(self, handler: Any, key: str) -> bool:
+        self.asked += 1
         for _ in range(600):
             if self.silent:
                 time.sleep(0.05)
@@ -66,6 +67,16 @@ def test_files_are_those_of_the_container(there: Path, tmp_path: Path) -> None:
     with (there / "large").open("rb") as file:
         file.seek(3 << 20)
         assert file.read(10) == (there / "large").read_bytes()[3 << 20 :][:10]
+
+
+def test_a_second_mount_reads_from_the_cache(server: Server) -> None:
+    wanted = sorted(FILES)[::40]
+    for mount in range(2):
+        with mounted(server.url, "--ro") as there:
+            server.asked = 0
+            assert [(there / name).read_bytes() for name in wanted] == [FILES[n] for n in wanted]
+            assert len((there / "large").read_bytes()) == 5 << 20
+            assert server.asked > 2 if mount == 0 else server.asked == 0
 
 
 def test_nothing_can_be_written(there: Path) -> None:

@@ -9,13 +9,14 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from winkfs.cli._common import VERSION, explain, printable, warn
 from winkfs.errors import DamageWarning, Stopped, signal_of, stop
+from winkfs.units import parse_size
 
 GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": this one; one line)
     "Containers": {
@@ -60,7 +61,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "pipeline": ("pipeline", "Run Spark jobs: ingest, digest, sort, group, dedup, stats."),
     },
     "Object storage": {
-        "cache": ("remote", "Show, empty or fill the cache of catalogs of remote containers."),
+        "cache": ("remote", "Show, empty or fill the cache of what was read of remote containers."),
     },
     "Shell": {"completion": ("", "Print a shell completion script.")},
 }
@@ -100,10 +101,29 @@ def _endpoint(_: click.Context, __: click.Parameter, url: str | None) -> None:
         os.environ["AWS_ENDPOINT_URL"] = url
 
 
+def _cache_size(_: click.Context, param: click.Parameter, size: Any) -> None:
+    """Have this process, and those that it starts, use so much of a cache, or none."""
+    if param.name == "no_cache":
+        if size:
+            os.environ["WINKFS_CACHE_SIZE"] = "0"
+    elif size is not None:
+        if parse_size(size) is None:
+            raise click.BadParameter("bytes, or 500M, 2G; 0: no cache")
+        os.environ["WINKFS_CACHE_SIZE"] = size
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["--help"]})
 @click.option(
     "--endpoint-url", metavar="URL", expose_value=False, callback=_endpoint,
     help="Ask this store for s3://, instead of Amazon's ($AWS_ENDPOINT_URL).",
+)  # fmt: skip
+@click.option(
+    "--cache-size", metavar="SIZE", expose_value=False, callback=_cache_size,
+    help="Keep at most so much of what is read over a network ($WINKFS_CACHE_SIZE; 1G).",
+)  # fmt: skip
+@click.option(
+    "--no-cache", is_flag=True, expose_value=False, callback=_cache_size,
+    help="Keep none of it, and use none of it.",
 )  # fmt: skip
 @VERSION
 def cli() -> None:

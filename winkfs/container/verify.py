@@ -103,6 +103,7 @@ class Check:
     def __init__(self, store: Store, *, frames: bool = True) -> None:
         """Prepare a check. `frames`: whether to decompress contents."""
         self._store, self._name = store, store.kv.storage.name
+        store.kv.storage.cached = False  # what is there is checked
         self._report = Report(notes=list(store.remarks))
         self.broken: list[FormatError] = []
         self.extents = Extents(store, self._report.add, frames=frames)

@@ -1,9 +1,22 @@
-"""A cache on the disk of blocks of catalogs, for containers that are far.
+"""A cache on the disk of what is read of containers that are far.
 
-A block is in the file FOLDER/xx/HASH-BYTES, named by the XXH3-64 that its bytes must have, and is
-compared with that at each use: so it is never wrong or old, serves every generation that has the
-block, and processes share it without a lock. The blocks that were used least recently are removed
-when all of them have more bytes than the limit.
+    blocks   of catalogs, in the files FOLDER/xx/HASH-BYTES, named by the XXH3-64 that the bytes
+             must have: so one is never wrong or old, and serves every generation that has it
+    pieces   of objects, in the files FOLDER/xx/KEY.pieces, one for SEGMENT bytes of an object. KEY
+             is a hash of the identity of the object (URL, size, ETag, first bytes) and the number
+             of the segment
+
+A file of pieces is a sequence of records, which are appended with one call each:
+
+    offset  size  type  field   meaning
+    0       8     Q     start   offset of the bytes in the object
+    8       8     Q     length  bytes
+    16      8     Q     hash    XXH3-64 of identity, start, length and the bytes
+    24      n           bytes
+
+What is read is compared with its hash at each use, so processes share all of it without a lock; of
+a writer that was killed a reader ignores what is incomplete, and removes a file that is damaged.
+The files that were used least recently are removed when all of them have more bytes than the limit.
 
 FOLDER is $WINKFS_CACHE, or `winkfs` in the folder of caches of the user ($XDG_CACHE_HOME or
 ~/.cache); the limit is $WINKFS_CACHE_SIZE (1G; 0: no cache).
@@ -12,12 +25,16 @@ FOLDER is $WINKFS_CACHE, or `winkfs` in the folder of caches of the user ($XDG_C
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import struct
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Final
+
+import xxhash
 
 from winkformats.hashing import xxh3_signed
 from winkfs.errors import Refusal
@@ -26,17 +43,20 @@ from winkfs.units import parse_size
 SIZE: Final = 1 << 30  # bytes, at most
 SWEPT: Final = 16  # at a sixteenth of the limit that was written the folder is looked at
 KEPT: Final = 0.8  # of the limit, that a sweep leaves
+SEGMENT: Final = 256 << 10  # bytes of an object whose pieces are in one file
+PIECES: Final = ".pieces"
+HEAD: Final = struct.Struct("<QQQ")
 
 
-class BlockCache:
-    """The cache in a folder. Errors of the disk make it do nothing."""
+class DiskCache:
+    """The cache in a folder, see `winkformats.disk.objects.Cache`. Errors of the disk make it do nothing."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = folder, limit
         self._written = 0  # bytes since the last sweep
 
     @classmethod
-    def of_user(cls) -> BlockCache | None:
+    def of_user(cls) -> DiskCache | None:
         """Return the cache of this user; None: there is to be none. Raises Refusal."""
         given = os.environ.get("WINKFS_CACHE_SIZE", "")
         limit = parse_size(given) if given else SIZE
@@ -75,13 +95,66 @@ class BlockCache:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             return
-        self._written += len(data)
+        self._count(len(data))
+
+    def _count(self, size: int) -> None:
+        """Count bytes that were written, and sweep if they are many."""
+        self._written += size
         if self._written * SWEPT > self.limit:
             self._written = 0
             self.sweep()
 
+    # --- pieces of objects ---
+
+    def _pieces_path(self, identity: bytes, segment: int) -> Path:
+        key = hashlib.blake2b(identity + segment.to_bytes(8, "little"), digest_size=16).hexdigest()
+        return self.folder / key[:2] / f"{key}{PIECES}"
+
+    def pieces(self, identity: bytes, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
+        """Yield offset and bytes of the pieces of an object that have bytes of [start, stop)."""
+        for segment in range(start // SEGMENT, -(-stop // SEGMENT)):
+            path = self._pieces_path(identity, segment)
+            with contextlib.suppress(OSError):
+                data = memoryview(path.read_bytes())
+                if not (yield from _records(data, identity, segment, start, stop)):
+                    path.unlink()
+                else:
+                    os.utime(path)  # it was used
+
+    def keep(self, identity: bytes, start: int, data: bytes) -> None:
+        """Keep a piece of an object, which the caller has just read of it."""
+        rest = memoryview(data)
+        while rest:
+            part = rest[: SEGMENT - start % SEGMENT]
+            if not self._append(identity, start, part):
+                return
+            start, rest = start + len(part), rest[len(part) :]
+        self._count(len(data))
+
+    def _append(self, identity: bytes, start: int, part: memoryview) -> bool:
+        path, flags = self._pieces_path(identity, start // SEGMENT), os.O_WRONLY | os.O_APPEND
+        record = [HEAD.pack(start, len(part), _hash(identity, start, part)), part]
+        try:
+            try:
+                file = os.open(path, flags | os.O_CREAT, 0o600)
+            except FileNotFoundError:
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                file = os.open(path, flags | os.O_CREAT, 0o600)
+            try:
+                full = os.fstat(file).st_size + len(part) > 2 * SEGMENT  # pieces that overlap
+                whole = not full and os.writev(file, record) == HEAD.size + len(part)
+            finally:
+                os.close(file)
+            if not whole:
+                path.unlink()
+        except OSError:  # a full disk, or no permission: it is a cache
+            return False
+        return True
+
+    # --- its files ---
+
     def files(self) -> Iterator[tuple[float, int, Path]]:
-        """Yield time of last use, bytes and path of the blocks, and of what killed writers left."""
+        """Yield time of last use, bytes and path of all files, also of what killed writers left."""
         for folder in self.folder.glob("[0-9a-f][0-9a-f]"):
             with contextlib.suppress(OSError), os.scandir(folder) as listing:
                 for entry in listing:
@@ -89,7 +162,7 @@ class BlockCache:
                     yield status.st_mtime, status.st_size, Path(entry.path)
 
     def sweep(self) -> None:
-        """Remove the blocks that were used least recently, down to KEPT of the limit."""
+        """Remove the files that were used least recently, down to KEPT of the limit."""
         found = sorted(self.files())
         total = sum(size for _, size, _ in found)
         if total <= self.limit:
@@ -102,8 +175,32 @@ class BlockCache:
                 total -= size
 
     def clear(self) -> int:
-        """Remove all blocks -> their bytes."""
+        """Remove all files -> their bytes."""
         total = sum(size for _, size, _ in self.files())
         for folder in self.folder.glob("[0-9a-f][0-9a-f]"):
             shutil.rmtree(folder, ignore_errors=True)
         return total
+
+
+def _hash(identity: bytes, start: int, part: memoryview) -> int:
+    found = xxhash.xxh3_64(identity + struct.pack("<QQ", start, len(part)))
+    found.update(part)
+    return found.intdigest()
+
+
+def _records(
+    data: memoryview, identity: bytes, segment: int, start: int, stop: int
+) -> Generator[tuple[int, bytes], None, bool]:
+    """Yield the pieces in a file that have bytes of [start, stop) -> whether it is not damaged."""
+    low, high, at = segment * SEGMENT, (segment + 1) * SEGMENT, 0
+    while at + HEAD.size <= len(data):
+        first, length, hashed = HEAD.unpack_from(data, at)
+        if not (low <= first < high and 0 < length <= high - first):
+            return False
+        part = data[at + HEAD.size : at + HEAD.size + length]
+        if len(part) == length and first < stop and first + length > start:
+            if _hash(identity, first, part) != hashed:
+                return False
+            yield first, bytes(part)
+        at += HEAD.size + length
+    return True

@@ -8,7 +8,7 @@ from functools import cache
 
 from winkformats.disk.objects import ObjectDirectory, Transport
 from winkfs.errors import Refusal, need
-from winkfs.remote.cache import BlockCache
+from winkfs.remote.cache import DiskCache
 
 
 def directory_at(path: str) -> ObjectDirectory:
@@ -47,5 +47,5 @@ def transport_of(root: str, process: int) -> Transport:
     else:
         need("obstore", f"to read {scheme}://", "cloud")
         made = SignedTransport(root)
-    made.cache = BlockCache.of_user()
+    made.cache = DiskCache.of_user()
     return made

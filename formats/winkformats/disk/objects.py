@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import queue
 import tempfile
@@ -57,11 +58,20 @@ class ObjectInfo(NamedTuple):
 
 
 class Cache(Protocol):
-    """A cache of bytes by their XXH3-64, which returns none that are wrong."""
+    """A cache of blocks by their XXH3-64, and of pieces of objects; it returns none that are wrong.
+
+    identity  of an object: equal only for the same bytes, see `Held.identity`
+    """
 
     def get(self, hashed: int, size: int) -> bytes | None: ...
 
     def put(self, hashed: int, data: bytes) -> None: ...
+
+    def pieces(self, identity: bytes, start: int, stop: int) -> Iterable[tuple[int, bytes]]:
+        """Yield offset and bytes of the pieces of an object that have bytes of [start, stop)."""
+
+    def keep(self, identity: bytes, start: int, data: bytes) -> None:
+        """Keep a piece of an object."""
 
 
 class Transport:
@@ -70,7 +80,7 @@ class Transport:
     url       of its root, without a slash at the end; keys are relative to it
     suffixes  whether `get` can ask for the last bytes of an object of unknown size
     recent    objects whose first answer can be used by the next `open`, see `FRESH`
-    cache     of ranges with known hashes; None: there is none
+    cache     of what was read of its objects; None: there is none
     """
 
     suffixes: bool = True
@@ -199,8 +209,13 @@ def joined(ranges: Iterable[Range]) -> list[Range]:
 class Held:
     """Pieces of an object in memory, the last HELD_BYTES of them; none is within another one.
 
-    known  what the first answer has reported of the object, which one thread asks for under `first`
+    known     what the first answer has reported of the object, which one thread asks for under
+              `first`
+    identity  of the object in a cache: of its URL, size and ETag, and of the bytes of the first
+              answer, which differ if two stores have objects of that URL; b"": it has no ETag
     """
+
+    identity = b""
 
     def __init__(self) -> None:
         self.known: ObjectInfo | None = None
@@ -279,9 +294,13 @@ class ObjectStorage(Storage):
         with held.first:
             if held.known is None:
                 start, length = (-1, last) if last and self._transport.suffixes else (0, HEAD_BYTES)
-                at, data, held.known = self._transport.get(self._key, start, length)
+                at, data, known = self._transport.get(self._key, start, length)
                 if data:
                     held.add(at, data)
+                if known.etag and not known.etag.startswith("W/"):
+                    which = f"{self.name}\n{known.size}\n{known.etag}\n{at}\n".encode()
+                    held.identity = hashlib.blake2b(which + data, digest_size=16).digest()
+                held.known = known
             return held.known
 
     def _get(self, start: int, stop: int) -> bytes:
@@ -290,12 +309,25 @@ class ObjectStorage(Storage):
             raise OSError(errno.EIO, "a shorter answer than was asked for", self.name)
         return data
 
-    def _each(self, requests: Sequence[Range]) -> Iterator[tuple[int, bytes]]:
+    def _cache(self) -> Cache | None:
+        """Return the cache, if pieces of this object can be in it."""
+        return self._transport.cache if self.cached and self._held.identity else None
+
+    def _bring(self, start: int, stop: int) -> bytes:
+        """Ask for a range, and keep it in the cache."""
+        data, cache = self._get(start, stop), self._cache()
+        if cache is not None:
+            cache.keep(self._held.identity, start, data)
+        return data
+
+    def _each(
+        self, requests: Sequence[Range], get: Callable[[int, int], bytes]
+    ) -> Iterator[tuple[int, bytes]]:
         """Yield the answers to requests, which are made at once."""
         if len(requests) == 1:
-            yield requests[0][0], self._get(*requests[0])
+            yield requests[0][0], get(*requests[0])
             return
-        waiting = [_pool.submit(self._get, start, stop) for start, stop in requests]
+        waiting = [_pool.submit(get, start, stop) for start, stop in requests]
         try:
             for (start, _), future in zip(requests, waiting, strict=True):
                 yield start, future.result()
@@ -304,13 +336,19 @@ class ObjectStorage(Storage):
                 future.cancel()
 
     def _missing(self, ranges: Iterable[Range]) -> list[Range]:
-        """Return the requests for what is not in memory of some ranges."""
-        size = self.known.size
-        return joined(
-            part
-            for start, stop in ranges
-            for part in self._held.missing(max(start, 0), min(stop, size))
-        )
+        """Return what is not in memory of some ranges."""
+        size, held = self.known.size, self._held
+        return [part for low, high in ranges for part in held.missing(max(low, 0), min(high, size))]
+
+    def _wanted(self, ranges: Iterable[Range]) -> list[Range]:
+        """Return the requests for what is neither in memory nor in the cache of some ranges."""
+        missing, cache = self._missing(ranges), self._cache()
+        if missing and cache is not None:
+            for part in missing:
+                for start, data in cache.pieces(self._held.identity, *part):
+                    self._held.add(start, data)
+            missing = self._missing(missing)
+        return joined(missing)
 
     def fetch(self, ranges: Iterable[Range], hashes: Iterable[int] = ()) -> None:
         cache = self._transport.cache
@@ -321,11 +359,13 @@ class ObjectStorage(Storage):
                 if self._missing([part])
             ]
             new = [place for place in places if not self._take(cache, *place)]
-            self.fetch([(start, stop) for start, stop, _ in new])
+            requests = joined(self._missing((start, stop) for start, stop, _ in new))
+            for start, data in self._each(requests, self._get):
+                self._held.add(start, data)
             for start, stop, hashed in new:
                 cache.put(hashed, self.read(start, stop - start))
             return
-        for start, data in self._each(self._missing(ranges)):
+        for start, data in self._each(self._wanted(ranges), self._bring):
             self._held.add(start, data)
 
     def _take(self, cache: Cache, start: int, stop: int, hashed: int) -> bool:
@@ -341,9 +381,9 @@ class ObjectStorage(Storage):
 
         def bring(start: int, stop: int) -> None:
             with contextlib.suppress(OSError):
-                held.add(start, self._get(start, stop))
+                held.add(start, self._bring(start, stop))
 
-        for part in self._missing([(offset, offset + length)]):
+        for part in self._wanted([(offset, offset + length)]):
             _pool.submit(bring, *part)
 
     def read_into(self, into: memoryview, offset: int) -> int:
@@ -378,7 +418,25 @@ class ObjectStorage(Storage):
         return list(map(self.read, offsets, lengths))
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
-        return AheadReader(self._get, start, min(stop, self.known.size))
+        return AheadReader(self._passed, start, min(stop, self.known.size))
+
+    def _passed(self, start: int, stop: int) -> bytes:
+        """Read a range for a pass, which takes what the cache has, and leaves it as it is."""
+        cache, found = self._cache(), Held()
+        if cache is not None:
+            for at, data in cache.pieces(self._held.identity, start, stop):
+                found.add(at, data)
+        missing = joined(found.missing(start, stop))
+        if len(missing) > 1 or missing == [(start, stop)]:
+            return self._get(start, stop)
+        for part in missing:
+            found.add(part[0], self._get(*part))
+        parts = list[memoryview]()
+        while start < stop:
+            part, _ = found.find(start)
+            parts.append(part[: stop - start])
+            start += len(part)
+        return b"".join(parts)
 
     def present(self, offset: int, length: int) -> bool:
         return not any(self._held.missing(offset, min(offset + length, self.known.size)))
@@ -390,7 +448,9 @@ class ObjectStorage(Storage):
         return Info(FileType.FILE, identity, known.size, known.mtime, 0o644, *owner)
 
     def duplicate(self) -> Self:
-        return type(self)(self._transport, self._key, self._held)
+        made = type(self)(self._transport, self._key, self._held)
+        made.cached = self.cached
+        return made
 
     def close(self) -> None:
         """Forget what is in memory, unless a duplicate has it. Idempotent."""

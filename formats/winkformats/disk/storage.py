@@ -73,12 +73,14 @@ class Storage(Closing):
                disk, kills the process, which a server cannot risk
     far        whether each read is a request over a network, so that `fetch` pays, and whether the
                file never changes
+    cached     whether one that is far may take bytes from a cache of this machine
     """
 
     name: str
     uncached: bool = False
     mapped: bool = True
     far: bool = False
+    cached: bool = True
 
     # --- what a disk implements; all raise OSError ---
 
