@@ -36,6 +36,7 @@ from typing import Final
 
 import xxhash
 
+from winkformats.disk.storage import Buffer
 from winkformats.hashing import xxh3_signed
 from winkfs.errors import Refusal
 from winkfs.units import parse_size
@@ -49,7 +50,7 @@ HEAD: Final = struct.Struct("<QQQ")
 
 
 class DiskCache:
-    """The cache in a folder, see `winkformats.disk.objects.Cache`. Errors of the disk make it do nothing."""
+    """The cache in a folder. Errors of the disk make it do nothing."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit = folder, limit
@@ -133,7 +134,7 @@ class DiskCache:
 
     def _append(self, identity: bytes, start: int, part: memoryview) -> bool:
         path, flags = self._pieces_path(identity, start // SEGMENT), os.O_WRONLY | os.O_APPEND
-        record = [HEAD.pack(start, len(part), _hash(identity, start, part)), part]
+        record: list[Buffer] = [HEAD.pack(start, len(part), _hash(identity, start, part)), part]
         try:
             try:
                 file = os.open(path, flags | os.O_CREAT, 0o600)

@@ -429,8 +429,8 @@ class ObjectStorage(Storage):
         missing = joined(found.missing(start, stop))
         if len(missing) > 1 or missing == [(start, stop)]:
             return self._get(start, stop)
-        for part in missing:
-            found.add(part[0], self._get(*part))
+        for low, high in missing:
+            found.add(low, self._get(low, high))
         parts = list[memoryview]()
         while start < stop:
             part, _ = found.find(start)
