@@ -17,7 +17,9 @@ from simulated.objectstore import ObjectStore
 
 import winkfs
 import winkfs.dataset
+from winkformats import native
 from winkformats.disk.objects import GAP_BYTES
+from winkfs.container import catalogindex, read
 from winkfs.container.ondisk import catalog as catalogs
 
 pytestmark = pytest.mark.in_memory
@@ -241,6 +243,56 @@ def test_a_truncated_object_is_reported(store: ObjectStore, tmp_path: Path) -> N
     store.put("dir/c.data", store.objects["dir/c.data"][0][:50_000])
     with pytest.warns(winkfs.DamageWarning, match="cut short"), winkfs.open(url) as there:
         assert 0 < len(list(there.names())) < 3000
+
+
+# --- many files ---
+
+
+def long_names(base: Path) -> None:
+    with winkfs.create(base) as c:
+        c.put_many((f"{i:03}" + "n" * (i % 3 * 700), b"%d" % i * 20) for i in range(200))
+        c.put_many((f"{i:03} plain", b"%d" % i, i) for i in range(200))
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("make", [plain, changed, tail, typed, compressed, large, long_names])
+def test_many_files_are_those_of_the_files_here(
+    store: ObjectStore, tmp_path: Path, make: Make, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any order, some twice, in small batches, up to one that is missing."""
+    make(tmp_path / "c")
+    if not compiled:
+        monkeypatch.setattr(native, "code", None)
+    monkeypatch.setattr(catalogindex, "BATCH_BYTES", 10_000)
+    monkeypatch.setattr(read, "FAR_ROWS", 2048)
+    url = store.put_container(tmp_path / "c")
+    with winkfs.open(tmp_path / "c") as here, winkfs.open(url) as there:
+        names = sorted(here.names())
+        random.Random(7).shuffle(names)
+        names += names[:50]
+        assert list(there.get_many(names)) == list(here.get_many(names))
+        assert dict(there.items()) == dict(here.items())
+        found = there.get_many([*names[:30], "none", *names[:30]])
+        first = list(here.get_many(names[:30]))
+        assert [next(found) for _ in first] == first
+        with pytest.raises(winkfs.NoSuchFile, match="none"):
+            next(found)
+
+
+def test_a_flipped_byte_of_a_content_is_no_wrong_answer(store: ObjectStore, tmp_path: Path) -> None:
+    plain(tmp_path / "c")
+    url = store.put_container(tmp_path / "c")
+    data = bytearray(store.objects["dir/c.data"][0])
+    with winkfs.open(tmp_path / "c") as here:
+        names = sorted(here.names())[:900]
+        at = here.extents(names[500])[0].pointer + 15  # type: ignore[attr-defined]
+        wanted = list(here.get_many(names[:500]))
+    data[at] ^= 1
+    store.put("dir/c.data", bytes(data))
+    with winkfs.open(url) as there:
+        assert list(there.get_many(names[:500])) == wanted
+        with pytest.raises(winkfs.CorruptError):
+            list(there.get_many(names))
 
 
 # --- one object, as it was opened ---

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar, TypeVarTuple
 
 import numpy as np
 
-from winkformats.arrays import Int64
+from winkformats.arrays import Bools, Int64
 from winkformats.errors import DerivedDamage
 from winkformats.hindex.table import IndexRows, hash_rows, join_rows
 from winkformats.kv.sequence import USUAL_OVERHEAD
@@ -31,7 +31,10 @@ TOGETHER: Final = 256 << 10  # bytes of content that are requested with their in
 BETWEEN: Final = 64 << 10  # bytes between content and inode that are requested, too
 INODE_OVERHEAD: Final = 11  # bytes of an inode's entry beside its key and value, at most
 DATA_OVERHEAD: Final = USUAL_OVERHEAD  # of a data entry beside its value, at most, with its key
+SIZE_AT, POINTER_AT = 1, 2  # in a Row
+NO_ROWS: Final = np.zeros((0, 3), np.int64)
 BATCH_BYTES: Final = 32 << 20  # of content that is held for a batch of files
+FEW: Final = 8  # names that are looked up one by one
 
 
 class Row(NamedTuple):
@@ -40,6 +43,14 @@ class Row(NamedTuple):
     pos: int
     size: int
     pointer: int
+
+
+class Expected(NamedTuple):
+    """Files that are expected to be read: of each the row in the catalog, see `Row`, int64[n, 3],
+    zeros if it has none; and the ranges of the data file that were brought, ascending."""
+
+    rows: Int64
+    ranges: list[Range]
 
 
 class CatalogIndex(Index):
@@ -59,7 +70,8 @@ class CatalogIndex(Index):
         super().__init__(settings, None, key_at, is_bad, distrust)
         self.catalog: Catalog | None = catalog
         self._later: dict[bytes, Row | None] | None = None
-        self._found: dict[bytes, Row | None] = {}  # of the files that are expected
+        self._found: dict[bytes, int] = {}  # of the files that are expected: where in `_rows`
+        self._rows = NO_ROWS
 
     def _asked(self, question: Callable[[Catalog, *Ts], T], *given: *Ts) -> T | None:
         """Ask the catalog; None also after damage of it, and then `catalog` is None."""
@@ -74,19 +86,28 @@ class CatalogIndex(Index):
 
     def row(self, name: bytes) -> Row | None:
         """Return the row of a name in the catalog; None: there is none."""
-        return self._found[name] if name in self._found else self._asked(self._row_in, name)
+        at = self._found.get(name)
+        if at is None:
+            return self._asked(self._row_in, name)
+        found = Row(*self._rows[at].tolist())
+        return found if found.pos else None
 
     def _row_in(self, catalog: Catalog, name: bytes) -> Row | None:
+        later = self._after(catalog)
+        if name in later:
+            return later[name]
+        numbers = catalog.runs[0].row(name)
+        return None if numbers is None else Row(numbers[POS], numbers[SIZE], numbers[POINTER])
+
+    def _after(self, catalog: Catalog) -> dict[bytes, Row | None]:
+        """Return the rows of the later runs, by name."""
         if self._later is None:
             self._later = {
                 name: None if gone else Row(*numbers)
                 for rows in chain.from_iterable(run.rows() for run in catalog.runs[1:])
                 for name, gone, *numbers in _rows(rows)
             }
-        if name in self._later:
-            return self._later[name]
-        numbers = catalog.runs[0].row(name)
-        return None if numbers is None else Row(numbers[POS], numbers[SIZE], numbers[POINTER])
+        return self._later
 
     def _lookup_base(self, key: bytes) -> int:
         row = self.row(name_of(key))
@@ -135,7 +156,7 @@ class CatalogIndex(Index):
 
     def close(self) -> None:
         super().close()
-        self._found = {}
+        self._found, self._rows = {}, NO_ROWS
         if self.catalog is not None:
             self.catalog.close()
             self.catalog = None
@@ -149,8 +170,8 @@ class CatalogIndex(Index):
         inode_size: int,
         *,
         content: bool,
-    ) -> Iterator[int]:
-        """Bring what is needed to read files, a batch of them at a time -> the number of files.
+    ) -> Iterator[Expected]:
+        """Bring what is needed to read files, and yield them, a batch at a time.
 
         The blocks of the catalog that have them are requested together, and their rows are kept
         until the next call.
@@ -158,45 +179,73 @@ class CatalogIndex(Index):
         fetch    brings ranges of the data file, see `Storage.fetch`
         content  their contents, not the inodes alone
         """
-        self._found = self._asked(self._rows_in, list(map(name_of, keys))) or {}
-        count, size, ranges = 0, 0, list[Range]()
-        for more, parts in self._ranges(keys, inode_size, content=content):
-            if size and size + more > BATCH_BYTES:
-                fetch(ranges)
-                yield count
-                count, size, ranges = 0, 0, []
-            count, size = count + 1, size + more
-            ranges += parts
-        fetch(ranges)
-        yield count
+        names = list(map(name_of, keys))
+        rows = self._asked(self._rows_in, names)
+        self._found, self._rows = {}, np.zeros((len(names), 3), np.int64) if rows is None else rows
+        if rows is not None:
+            self._found = dict(zip(names, range(len(names)), strict=True))
+        rows = self._rows
+        if self.overlay:
+            over = [i for i, key in enumerate(keys) if key in self.overlay]
+            rows = rows.copy()
+            rows[over] = 0
+        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+        overhead = inode_size + np.maximum(INODE_OVERHEAD + lengths, USUAL_OVERHEAD)
+        sizes = np.where(with_content(rows), rows[:, SIZE_AT], 0) if content else lengths * 0
+        start, ends = 0, np.cumsum(sizes)
+        while start < len(keys):
+            before = int(ends[start - 1]) if start else 0
+            stop = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), start + 1)
+            part = rows[start:stop]
+            ranges = _ranges(part, overhead[start:stop], content=content)
+            fetch(ranges)
+            yield Expected(part, ranges)
+            start = stop
 
-    def _rows_in(self, catalog: Catalog, names: list[bytes]) -> dict[bytes, Row | None]:
-        run = catalog.runs[0]
+    def _rows_in(self, catalog: Catalog, names: list[bytes]) -> Int64:
+        """Return the row of each name, int64[n, 3], zeros if there is none."""
+        run, later = catalog.runs[0], self._after(catalog)
         numbers = np.fromiter(map(run.number_of, names), np.int64, len(names))
         run.fetch(np.unique(numbers[numbers >= 0]))
-        order = np.argsort(numbers, kind="stable").tolist()
-        return {names[i]: self._row_in(catalog, names[i]) for i in order}
+        if len(names) < FEW or b"\0" in b"/".join(names):
+            nothing = Row(0, 0, 0)
+            order = np.argsort(numbers, kind="stable").tolist()
+            found = {i: self._row_in(catalog, names[i]) or nothing for i in order}
+            return np.array([found[i] for i in range(len(names))], np.int64).reshape(-1, 3)
+        rows = run.rows_of(names, numbers)[:, [POS, SIZE, POINTER]]
+        for i, name in enumerate(names) if later else ():
+            if name in later:
+                rows[i] = later[name] or 0
+        return rows
 
-    def _ranges(
-        self, keys: Sequence[bytes], inode_size: int, *, content: bool
-    ) -> Iterator[tuple[int, list[Range]]]:
-        """Yield for each key the bytes of its content, and the ranges of the data file that have
-        its inode and, if `content` is set, its content; no range if the catalog has no row."""
-        for key in keys:
-            row = None if key in self.overlay else self.row(name_of(key))
-            if row is None:
-                yield 0, []
-                continue
-            start = row.pos
-            stop = start + inode_size + max(INODE_OVERHEAD + len(key), USUAL_OVERHEAD)
-            if row.pointer <= 0 or not content:
-                yield 0, [(start, stop)]
-                continue
-            end = row.pointer + row.size + DATA_OVERHEAD
-            if row.pointer < start <= end + BETWEEN and row.size <= TOGETHER:
-                yield row.size, [(row.pointer, stop)]
-            else:
-                yield row.size, [(row.pointer, end), (start, stop)]
+
+def with_content(rows: Int64) -> Bools:
+    """Return which files have their content in one entry that is brought with them."""
+    pointer, size = rows[:, POINTER_AT], rows[:, SIZE_AT]
+    return (pointer > 0) & (size >= 0) & (size <= BATCH_BYTES)
+
+
+def _ranges(rows: Int64, overhead: Int64, *, content: bool) -> list[Range]:
+    """Return the ranges of the data file that have the inodes of files and, if `content` is set,
+    their contents, in file order; what overlaps is joined."""
+    there = rows[:, 0] > 0
+    rows, overhead = rows[there], overhead[there]
+    pos, size, pointer = rows.T
+    low, high = pos, pos + overhead
+    if content:
+        chosen = with_content(rows)
+        end = pointer + size + DATA_OVERHEAD
+        near = chosen & (pointer < pos) & (pos <= end + BETWEEN) & (size <= TOGETHER)
+        apart = chosen & ~near
+        low = np.concatenate([np.where(near, pointer, pos), pointer[apart]])
+        high = np.concatenate([high, end[apart]])
+    if not len(low):
+        return []
+    order = np.argsort(low, kind="stable")
+    low, high = low[order], np.maximum.accumulate(high[order])
+    heads = np.flatnonzero(np.append(True, low[1:] > high[:-1]))
+    return list(zip(low[heads].tolist(), high[np.append(heads[1:], len(low)) - 1].tolist(),
+                    strict=True))  # fmt: skip
 
 
 def _positions(catalog: Catalog) -> Int64:

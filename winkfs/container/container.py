@@ -31,7 +31,7 @@ from winkfs.container.ondisk.inode import (
     check_length,
 )
 from winkfs.container.ondisk.typed import USER, check_schema, to_attributes, to_values
-from winkfs.container.read import KEPT_BYTES
+from winkfs.container.read import FAR_ROWS, KEPT_BYTES
 from winkfs.container.scan import scan
 from winkfs.container.table import FileTable
 from winkfs.entry import Entry, FileType, Stat
@@ -256,13 +256,17 @@ class Container(Handle, Writer):
         """Yield the contents of many files, in the order of the names.
 
         raises  FileNotFoundError at a missing name; CorruptError
-        cost    one look-up and one read a file, in batches of 1,024
+        cost    one look-up and one read a file, in batches of 1,024; of a container that is far
+                larger ones
         """
-        for batch in self.bulkget.batches(names):
-            found, missing = self.some(batch)
-            yield from found
-            if missing is not None:
-                raise _missing(missing)
+        most = FAR_ROWS if self.store.kv.storage.far else 0
+        for batch in self.bulkget.batches(names, most):
+            while batch:
+                found, missing = self.some(batch)
+                yield from found
+                if missing is not None:
+                    raise _missing(missing)
+                batch = batch[len(found) :]
 
     @reads
     def extents(self, name: Name) -> Sequence[Extent]:

@@ -269,7 +269,8 @@ class Handle:
                 yield error
 
     def some(self, names: list[Name]) -> tuple[list[bytes], str | None]:
-        """Return the contents of a few thousand files, up to the first missing one, and its name.
+        """Return the contents of a few thousand files, up to the first missing one, and its name;
+        of a container that is far, fewer if they have many bytes.
 
         raises  CorruptError
         """

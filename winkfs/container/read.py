@@ -12,6 +12,7 @@ The last two have a compiled counterpart: see `native`.
 
 from __future__ import annotations
 
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
@@ -21,11 +22,13 @@ from operator import getitem
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from winkformats import native
-from winkformats.arrays import Int64, column, rows_at
+from winkformats.arrays import Bools, Int64, column, rows_at
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, KVEntry
+from winkfs.container.catalogindex import Expected, with_content
 from winkfs.container.index import MERGE_OVERLAY
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.inode import (
@@ -57,8 +60,11 @@ MAX_SHORT_INODE: Final = 1024  # bytes of the inodes that the short way reads, a
 KEPT_VALUES: Final = 4  # verified values kept, for reads in small steps of a large one
 KEPT_BYTES: Final = 64 << 10  # of a value, at least, for it to be kept
 BATCH_ROWS: Final = 1024  # few enough that all they touch stays in the L2 cache
+FAR_ROWS: Final = 8 << 10  # of a batch of a container that is far, at most
 LONGEST_KEY: Final = 255  # bytes of the longest key in a batch that is read as columns
 VALUES: Final = [slice(start, None) for start in range(32)]  # made once, for speed
+FEW_FAR: Final = 8  # files of a container that is far, up to which each is read by itself
+_LENGTH: Final = struct.Struct(">H").pack  # of a key, before it
 POWERS: Final = np.array([16**i for i in range(1, 15)], np.int64)
 
 
@@ -355,16 +361,19 @@ class BulkGet:
         self._fast = store.kv.layout.standard and store.mapped
 
     @staticmethod
-    def batches(names: Iterable[Name]) -> Iterator[list[Name]]:
-        """Split names into lists of at most BATCH_ROWS."""
-        source = iter(names)
-        while batch := list(islice(source, BATCH_ROWS)):
+    def batches(names: Iterable[Name], most: int = 0) -> Iterator[list[Name]]:
+        """Split names into lists of at most BATCH_ROWS, or growing ones of up to `most`, for which
+        fewer requests are waited for."""
+        source, count = iter(names), BATCH_ROWS
+        while batch := list(islice(source, count)):
             yield batch
+            count = max(min(2 * count, most), BATCH_ROWS)
 
     def get(self, names: list[Any], read: Read) -> tuple[list[bytes], str | None]:
         """Return contents in the order of the names up to the first missing one, and that name.
 
         read  `Short.read`, for files that are not plain
+        ->    of a container that is far, fewer if they have many bytes
         """
         keys, store = inode_keys(names), self._store
         if len(keys) != len(names):
@@ -391,15 +400,74 @@ class BulkGet:
         return found, None  # type: ignore[return-value]
 
     def _far(self, names: list[Any], keys: list[bytes]) -> tuple[list[bytes], str | None]:
-        """Read files of a container that is far, so many at a time as are held in memory."""
-        found = list[bytes]()
-        for count in self._store.expect(keys):
-            for key in keys[len(found) : len(found) + count]:
-                value = self._content.read_whole(key)
-                if value is None:
-                    return found, to_str(names[len(found)])
-                found.append(value)
+        """Read files of a container that is far, so many as are held in memory."""
+        found, store = list[bytes](), self._store
+        code = code_for(store) if store.kv.layout.standard else None
+        expected = next(iter(store.expect(keys)))
+        some = keys[: len(expected.rows)]
+        values: list[bytes | None] = [None] * len(some)
+        if code and len(some) >= FEW_FAR:
+            self._gather_far(code, some, expected, values)
+        for i, value in enumerate(values):
+            if value is None:
+                value = self._content.read_whole(some[i])
+            if value is None:
+                return found, to_str(names[i])
+            found.append(value)
         return found, None
+
+    def _gather_far(
+        self, code: type[Native], keys: list[bytes], expected: Expected, found: list[bytes | None]
+    ) -> None:
+        """Read the plain files among those that are expected with compiled code, into `found`."""
+        store, isz = self._store, self._store.inode_size
+        starts = np.array([start for start, _ in expected.ranges], np.int64)
+        parts = [store.kv.storage.read(low, high - low) for low, high in expected.ranges]
+        data = b"".join(parts)
+        places = np.cumsum([0, *map(len, parts)])[:-1] - starts
+        rows = np.flatnonzero(with_content(expected.rows))
+        if not len(rows):
+            return
+        pos, size, pointer = np.ascontiguousarray(expected.rows[rows].T)
+
+        def copied(pos: Int64, sizes: Int64) -> tuple[Int64, npt.NDArray[np.uint8], Bools]:
+            """Copy the values of entries -> where these are in `data`, the values, and which are
+            intact."""
+            at = pos + places[np.searchsorted(starts, pos, "right") - 1]
+            into, good = np.empty(int(sizes.sum()), np.uint8), np.zeros(len(pos), bool)
+            contid = store.kv.layout.contid & MASK64
+            code.gather(data, at, pos, sizes, contid, into.data, good)
+            return at, into, good
+
+        at, inodes, good = copied(pos, np.full(len(rows), isz))
+        chosen = [keys[i] for i in rows.tolist()]
+        starts_of = zip((at + 1).tolist(), chosen, strict=True)
+        good &= [data.startswith(_LENGTH(len(key)) + key, at) for at, key in starts_of]
+        words = inodes.view(">i8").reshape(len(rows), -1).astype(np.int64)
+        plain, pointers, sizes = self._plain(words)
+        good &= plain & (pointers == pointer) & (sizes == size)
+        sizes = np.where(good, size, 0)
+        _, contents, intact = copied(pointer, sizes)
+        good &= intact
+        joined, ends = contents.tobytes(), np.cumsum(sizes)
+        for ok, row, a, b in zip(
+            good.tolist(), rows.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True
+        ):
+            if ok:
+                found[row] = joined[a:b]
+
+    def _plain(self, words: Int64) -> tuple[Bools, Int64, Int64]:
+        """Return which inodes, given as words, have one extent from the start of one entry, as put
+        and put_many write it, the position of that entry, and its bytes. Changes `words`."""
+        pair = self._store.settings.form.pair // 8
+        named = words[:, 6 + pair] < 0  # attributes stand before the extents
+        if words.shape[1] >= 7 + 2 * pair and named.any():
+            words[named, 7 : 7 + pair] = words[named, 7 + pair : 7 + 2 * pair]
+            words[named, 6] -= 1
+        good = (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, 6 + pair] == words[:, 3])
+        if self._store.settings.pairoff:
+            good &= words[:, 8] == 0
+        return good, words[:, 7], words[:, 3]
 
     def _compiled(
         self, code: type[Native], keys: list[bytes], pos: Int64, found: list[bytes | None]
@@ -452,14 +520,7 @@ class BulkGet:
         pair = self._store.settings.form.pair // 8  # words
         two = min(isz // 8, 7 + 2 * pair)
         words = np.ndarray((len(rows), two), ">i8", tail, 4, (isz + 8, 8)).astype(np.int64)
-        named = words[:, 6 + pair] < 0  # attributes stand before the extents
-        if two == 7 + 2 * pair and named.any():
-            words[named, 7 : 7 + pair] = words[named, 7 + pair :]
-            words[named, 6] -= 1
-        # One extent from the start of one entry, as put and put_many write it.
-        good &= (words[:, 6] == 1) & (words[:, 7] > 0) & (words[:, 6 + pair] == words[:, 3])
-        if self._store.settings.pairoff:
-            good &= words[:, 8] == 0
+        good &= self._plain(words)[0]
         starts = 10 + np.searchsorted(POWERS, words[:, 2], "right")  # "<hex>/D0" and two lengths
         # Assume the key "<hex>/D0" of `put`, and the whole value; otherwise the checksum fails.
         size, room = words[:, 3], end - 5 - starts - words[:, 7]

@@ -21,7 +21,7 @@ from winkformats.errors import CorruptError, DerivedDamage
 from winkformats.hindex.table import IndexRows, hash_rows, join_rows, size_for
 from winkformats.kv.superblock import SBSIZE, read_superblock
 from winkfs.container.catalog import DerivedCatalog, open_catalog
-from winkfs.container.catalogindex import CatalogIndex
+from winkfs.container.catalogindex import CatalogIndex, Expected
 from winkfs.container.datafile import DataFile, end_of
 from winkfs.container.frames import find_all
 from winkfs.container.gone import Gone, gone_of
@@ -181,17 +181,17 @@ class Store(DataFile):
         self.remark(error)
         self._rebuild()
 
-    def expect(self, keys: Sequence[bytes], *, content: bool = True) -> Iterator[int]:
-        """Announce that files will be read, a batch of them at a time, for a container that is far.
+    def expect(self, keys: Sequence[bytes], *, content: bool = True) -> Iterator[Expected]:
+        """Announce that files will be read, for a container that is far, and yield them, a batch
+        at a time; what they need is then in memory.
 
         content  their contents, not the inodes alone
-        ->       the number of files, each time; what they need is then in memory
         raises   OSError
         """
         if isinstance(self.index, CatalogIndex):
             fetch = self.kv.storage.fetch
             return self.index.expect(keys, fetch, self.inode_size, content=content)
-        return iter([len(keys)])
+        return iter([Expected(np.zeros((len(keys), 3), np.int64), [])])
 
     # --- BASE.idx: `index.base`, on disk or, for a reader, made in memory ---
 

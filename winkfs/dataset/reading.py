@@ -364,8 +364,11 @@ class DatasetReading(Reader):
         """Return the contents up to the first missing name, and that name."""
         got: dict[int, bytes] = {}
         for number, rows in self._by_home(names):
-            some = self._handles.container(number).some([names[i] for i in rows])[0]
-            got.update(zip(rows, some, strict=False))
+            container, rest = self._handles.container(number), list(rows)
+            while rest:
+                some, lost = container.some([names[i] for i in rest])
+                got.update(zip(rest, some, strict=False))
+                rest = [] if lost is not None else rest[len(some) :]
         if len(got) < len(names):  # missing, or two names with one hash
             for i in [i for i in range(len(names)) if i not in got]:
                 number = self._handles.find(names[i])

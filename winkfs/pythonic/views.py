@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol
 from winkfs.errors import NoSuchFile
 from winkfs.names import Name
 
-AT_ONCE_FILES: Final = 1024  # that are read together, at most
+FIRST_FILES: Final = 1024  # that are read together at first; then twice as many each time
+AT_ONCE_FILES: Final = 16 << 10  # that are read together, at most
 AT_ONCE_BYTES: Final = 8 << 20  # of their contents, unless one file has more
 
 
@@ -29,11 +30,11 @@ def contents(store: Bulk) -> Iterator[tuple[str, bytes]]:
     memory  AT_ONCE_BYTES of contents, or the largest file
     """
     names: list[str] = []
-    room = AT_ONCE_BYTES
+    room, most = AT_ONCE_BYTES, min(FIRST_FILES, AT_ONCE_FILES)
     for name, size in store.sizes():
-        if names and (size > room or len(names) == AT_ONCE_FILES):
+        if names and (size > room or len(names) == most):
             yield from _read(store, names)
-            names, room = [], AT_ONCE_BYTES
+            names, room, most = [], AT_ONCE_BYTES, min(2 * most, AT_ONCE_FILES)
         names.append(name)
         room -= size
     yield from _read(store, names)

@@ -26,13 +26,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from winkformats.arrays import Bools, Int64, among
+from winkformats.arrays import Bools, Int64, among, text_column
 from winkformats.disk.storage import Storage
 from winkformats.hashing import xxh3_signed
 from winkfs.container.ondisk.block import ALIGN, HEAD, MOST, SLACK, Blocks
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.typed import Schema, later_words, pack, parse_schema, schema_text
-from winkfs.container.table import ALWAYS, POS, FileTable, Times
+from winkfs.container.table import ALWAYS, COLUMNS, POS, FileTable, Times
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
 from winkfs.units import MICRO
@@ -152,6 +152,31 @@ class Run:
         index = bisect_left(block.texts, name)
         found = index < len(block.texts) and block.texts[index] == name
         return block.row(index) if found else None
+
+    def rows_of(self, names: list[bytes], numbers: Int64) -> Int64:
+        """Return the COLUMNS of the rows of many names, int64[n, 8], zeros if there is none.
+
+        numbers  of their blocks, see `number_of`
+        raises   DerivedDamage
+        cost     decodes each of the blocks once
+        """
+        found = np.zeros((len(names), len(COLUMNS)), np.int64)
+        order = np.argsort(numbers, kind="stable")
+        order = order[numbers[order] >= 0]
+        blocks, starts = np.unique(numbers[order], return_index=True)
+        starts = np.append(starts, len(order))
+        for first in range(0, len(blocks), AT_ONCE):
+            part = blocks[first : first + AT_ONCE]
+            which = order[starts[first] : starts[first + len(part)]]
+            table = self.read(part).table
+            asked = text_column([names[i] for i in which.tolist()])
+            texts = table.column
+            if object in (texts.dtype, asked.dtype):  # long names
+                texts, asked = texts.astype(object), asked.astype(object)
+            at = np.minimum(np.searchsorted(texts, asked), len(texts) - 1)
+            same = texts[at] == asked
+            found[which[same]] = table.numbers[at[same]]
+        return found
 
     def number_of(self, name: bytes) -> int:
         """Return the number of the block that has a name, if one has; -1: none can."""
