@@ -25,6 +25,7 @@ YES = {
     "query": ["URL", "select count(*) from files"],
     "verify": ["URL"],
     "backup": ["URL", "copy"],
+    "salvage": ["URL", "copy"],
     "fct": ["list", "URL.data"],
 }
 NO = {
@@ -39,7 +40,6 @@ NO = {
     "compact": (["URL"], ONLY),
     "repair": (["URL", "--apply"], ONLY),
     "rollback": (["URL"], ONLY),
-    "salvage": (["URL", "out"], "copy it to this machine first"),
     "dataset": (["create", "URL2"], ONLY),
     "store": (["create", "URL2", "--kind", "log"], ONLY),
     "queue": (["create", "URL2"], ONLY),
@@ -80,7 +80,7 @@ def test_it_reads(url: str, verb: str) -> None:
         pytest.importorskip("duckdb")
     done = invoke(verb, *(word.replace("URL", url) for word in YES[verb]))
     assert done.exit_code == 0, done.stderr
-    if verb in ("unpack", "backup"):
+    if verb in ("unpack", "backup", "salvage"):
         found = Path("out/d/0007") if verb == "unpack" else Path("copy.data")
         assert found.exists()
 

@@ -288,13 +288,15 @@ def _warn_of_problems(container: winkfs.Reader, reported: list[str]) -> None:
 
 def bytes_to_read(base: str) -> int | None:
     """Return the approximate bytes that a pass over a container reads; None for a folder."""
+    from winkformats.disk.paths import locate
     from winkfs.registry import kind_of
 
     kind, path = kind_of(base)
     if kind.folder:
         return None
-    data = Path(path + ".data")
-    return data.stat().st_size if data.exists() else None
+    directory, name = locate(path)
+    info = directory.info(name + ".data", follow=True)
+    return None if info is None else info.size
 
 
 # --- names ---

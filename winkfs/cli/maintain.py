@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 import winkfs
+from winkformats.disk.schemes import is_far
 from winkfs.cli._common import (
     BASE,
     COMPRESS,
@@ -81,7 +82,8 @@ def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
     everything. A run that is killed leaves DEST unchanged. DEST is an ordinary container or data
     set. The exit status is 1 if BASE is damaged: it is copied as it is.
     """
-    with Progress("copying", "bytes") as bar:
+    total = bytes_to_read(base) if is_far(base) else None  # here only what is new is copied
+    with Progress("copying", "bytes", total) as bar:
         done = winkfs.backup(base, dest, keep=keep, state=state, progress=bar)
         for problem in done.problems:
             bar.warn(problem)
@@ -187,7 +189,10 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
     """
     from winkfs.container.salvage import salvage as run
 
-    with Progress("salvaging", "bytes", bytes_to_read(file)) as bar:
+    total = bytes_to_read(file)
+    if total is not None and is_far(file):
+        total *= 2  # it is copied first
+    with Progress("salvaging", "bytes", total) as bar:
         done = run(file, out, contid=contid, progress=bar)
     for problem in done.problems:
         warn(problem)

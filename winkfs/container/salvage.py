@@ -21,7 +21,7 @@ from winkformats.arrays import among
 from winkformats.disk.paths import locate, open_file, registered
 from winkformats.disk.posix import FileStorage, PatchedStorage, PosixDirectory
 from winkformats.disk.schemes import is_far
-from winkformats.disk.storage import FileType, Info, Storage
+from winkformats.disk.storage import Directory, FileType, Info, Storage
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import Layout
 from winkformats.kv.scan import resynchronise, scan_intact
@@ -35,10 +35,12 @@ from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, new_su
 from winkfs.container.ondisk.inode import FRAME, Attrs, Inode, cut
 from winkfs.container.read import Content
 from winkfs.container.store import Store
-from winkfs.errors import NoSuchFile, Refusal
+from winkfs.errors import FileExists, NoSuchFile
 from winkfs.names import DERIVED, INODE, base_of, name_of, to_str
+from winkfs.remote import refuse_far
 
 LOST: Final = "lost+found"
+COPY_BYTES: Final = 4 << 20  # of a file that is far, at a time
 SEARCH_WINDOW: Final = 8 << 20  # bytes searched at a time
 OVERLAP: Final = 128 << 10  # bytes read beyond, for an inode that begins in a window
 LONGEST_KEY: Final = 4096  # bytes of a key that is searched for
@@ -85,9 +87,19 @@ def salvage(
     raises    NoSuchFile; FileExists (out); FormatError if its superblock cannot be reconstructed;
               OSError
     OUT gets its name when it is complete: see `building`.
-    cost      two passes over the file; memory: as `reindex`, and 100 bytes an entry
+    cost      two passes over the file; memory: as `reindex`, and 100 bytes an entry. A file on
+              object storage is first copied, to a file without a name beside OUT
     """
-    path = _data_file(os.fspath(file))
+    with _on_this_machine(_data_file(os.fspath(file)), base_of(out), progress) as path:
+        return _salvage(path, out, contid, progress)
+
+
+def _salvage(
+    path: str,
+    out: str | os.PathLike[str],
+    contid: int | None,
+    progress: Callable[[int], None] | None,
+) -> Salvaged:
     head, guessed = superblock_for(path, contid)
     found = Salvaged(guessed=guessed)
     with served(path, head) as store:
@@ -115,15 +127,69 @@ def salvage(
 
 
 def _data_file(path: str) -> str:
-    if is_far(path):
-        raise Refusal("salvage searches the file again and again: copy it to this machine first",
-                      path)  # fmt: skip
     for name in (path, path + ".data"):
         directory, last = locate(name)
         info = directory.info(last, follow=True) if last else None
         if info is not None and info.kind is FileType.FILE:
             return name
     raise NoSuchFile("no such file", path)
+
+
+# --- a file on object storage ---
+
+
+@contextlib.contextmanager
+def _on_this_machine(path: str, out: str, progress: Callable[[int], None] | None) -> Iterator[str]:
+    """Yield the path of a data file; of one that is far, that of a copy, which is gone afterwards.
+
+    raises  FileExists: `out` is there, before anything is copied; OSError
+    """
+    if not is_far(path):
+        yield path
+        return
+    refuse_far(out)
+    (there, last), (here, name) = locate(path), locate(out)
+    if here.info() is None:
+        raise NoSuchFile("no such directory", here.path)
+    if here.exists(name + ".data"):
+        raise FileExists("the container exists already", out)
+    scheme = f"salvage-{secrets.token_hex(8)}"
+    with here.scratch() as copy, there.open(last) as source:
+        source.cached = False  # what is there is salvaged
+        _copy(source, copy, progress)
+        with registered(scheme, partial(_Copied, copy, there, last)):
+            yield f"{scheme}:/{last}"
+
+
+def _copy(source: Storage, copy: Storage, progress: Callable[[int], None] | None) -> None:
+    size, at = source.size(), 0
+    copy.preallocate(size)
+    reader = source.bulk(0, size)
+    try:
+        while at < size:
+            done = copy.write(at, [reader.read(at, COPY_BYTES)])
+            at += done
+            if progress:
+                progress(done)
+    finally:
+        reader.close()
+    copy.name = source.name  # for messages
+
+
+class _Copied(PosixDirectory):
+    """The directory of a data file that is far: a copy of that, and the files beside it."""
+
+    def __init__(self, copy: Storage, there: Directory, name: str, path: str) -> None:
+        self._copy, self._there, self._name = copy, there, name
+        super().__init__(path)
+
+    def open(  # type: ignore[override]  # those beside it are far
+        self, name: str, mode: str = "r", *, uncached: bool = False, follow: bool = True
+    ) -> Storage:
+        return self._copy.duplicate() if name == self._name else self._there.open(name)
+
+    def info(self, name: str = "", *, follow: bool = False) -> Info | None:
+        return self._copy.info() if name == self._name else self._there.info(name)
 
 
 # --- the superblock ---
@@ -151,7 +217,7 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
     if any(read):
         return guesses[read.index(max(read))]
     raise FormatError(
-        f"{path}: its superblock is lost, and nothing has the CONTID any more: put an index of the "
+        f"{storage.name}: its superblock is lost, and nothing has the CONTID any more: put an index of the "
         "container beside it under the same name, or give the CONTID"
     )
 
@@ -167,7 +233,7 @@ def _guesses(
     for suffix in DERIVED:
         name = path.removesuffix(".data") + suffix
         with contextlib.suppress(FormatError, OSError), open_file(name) as derived:
-            known[name] = read_superblock(derived)
+            known[derived.name] = read_superblock(derived)
     halves = {
         f"what is readable of the superblock at byte {half}": _readable(storage.read(half, HALF))
         for half in (0, HALF)
@@ -280,7 +346,9 @@ class _OneFile(PosixDirectory):
     ) -> FileStorage:
         if name != "file.data" or mode != "r":
             raise FileNotFoundError(2, "no such file", name)
-        return PatchedStorage.behind(self._file, self._head)
+        with open_file(self._file) as file:
+            assert isinstance(file, FileStorage)
+            return PatchedStorage.behind(file, self._head)
 
     def info(self, name: str = "", *, follow: bool = False) -> Info:
         """Return the Info of the data file, the only file there is."""

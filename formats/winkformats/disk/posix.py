@@ -628,8 +628,9 @@ class PatchedStorage(FileStorage):
     _head: bytes
 
     @classmethod
-    def behind(cls, path: str, head: bytes) -> Self:
-        patched = cls(path, uncached=True)
+    def behind(cls, file: FileStorage, head: bytes) -> Self:
+        """Return a second handle of an open file."""
+        patched = cls(file.name, uncached=True, fd=os.dup(file.fd))
         patched._head = head
         return patched
 
