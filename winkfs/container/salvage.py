@@ -217,8 +217,8 @@ def superblock_for(path: str, contid: int | None = None) -> tuple[Superblock, st
     if any(read):
         return guesses[read.index(max(read))]
     raise FormatError(
-        f"{storage.name}: its superblock is lost, and nothing has the CONTID any more: put an index of the "
-        "container beside it under the same name, or give the CONTID"
+        f"{storage.name}: its superblock is lost, and nothing has the CONTID any more: put an "
+        "index of the container beside it under the same name, or give the CONTID"
     )
 
 
