@@ -65,6 +65,7 @@ LEFT_OUT = {  # lines of shell -> why
     "spark-submit": "of clusters: tests/spark/test_spark_cluster.py",
     "pip install": "what is installed stays as it is",
     "aws s3 cp": "tests/remote/test_s3.py",
+    "winkfs remote check": "tests/remote/test_check.py",
     "--state 2": "needs two more backups: tests/archive/test_backup.py",
 }
 

@@ -185,3 +185,11 @@ def test_a_directory_lists_and_opens(store: ObjectStore, data: bytes) -> None:
     assert not asked
     with pytest.raises(OSError, match="can only be read"):
         folder.open("one", "w")
+
+
+def test_calls_that_wait_for_each_other_all_run() -> None:
+    """As many calls run at a time as were submitted, whatever threads are about to begin."""
+    for _ in range(50):
+        pool, together = objects.Pool(), threading.Barrier(8)
+        calls = [pool.submit(together.wait, 5) for _ in range(8)]
+        assert sorted(call.result(6) for call in calls) == list(range(8))

@@ -70,6 +70,24 @@ def test_a_proxy_of_the_environment_is_used(
             reads_all("http://no-such-host.invalid")
 
 
+def test_a_small_object_may_come_whole(store: ObjectStore) -> None:
+    """Some servers answer with 200 where all bytes are asked for."""
+
+    def whole(handler: Any, key: str) -> bool:
+        handler.answer(200, b"small", {"ETag": '"1"'})
+        return True
+
+    with web_server(store, whole) as url:
+        transport = ranges.WebTransport(url)
+        for start, length in ((0, 5), (0, 100), (-1, 100)):
+            at, data, known = transport.get("key", start, length)
+            assert (at, data, known.size) == (0, b"small", 5)
+        with pytest.raises(winkfs.Refusal, match="ignores Range"):
+            transport.get("key", 1, 3)
+        with pytest.raises(winkfs.StalePlan):
+            transport.get("key", 0, 100, known._replace(etag='"2"'))
+
+
 # --- what passes is asked for again ---
 
 

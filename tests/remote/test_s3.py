@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("obstore")
 server = pytest.importorskip("moto.server")
 boto3 = pytest.importorskip("boto3")
-from winkfs.remote import control, find  # noqa: E402
+from winkfs.remote import check, control, find  # noqa: E402
 
 FILES = {f"dir/{i:04}": b"%d" % i * 30 for i in range(500)}
 
@@ -193,3 +193,22 @@ def test_a_forked_child_writes(s3: str, tmp_path: Path) -> None:
 def test_the_simulated_store_behaves_alike(tmp_path: Path) -> None:
     with ObjectStore() as store:
         written(store.transport, "written", tmp_path)
+
+
+def test_the_store_is_checked(s3: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "RACES", 5)  # moto takes milliseconds a request
+    done = run("remote", "check", "s3://bucket/new")
+    assert done.status == 0 and b"no" not in done.out.split() and done.err == "", done
+    transport = find.transport_of("s3://bucket", os.getpid())
+    assert [key for key, _ in transport.list("new/")] == ["new/_winkfs/"]
+    assert check.proven(transport, "new") and not check.proven(transport, "set")
+    assert "no such" in one_line(run("remote", "check", "s3://no-such-bucket/new"))
+
+
+def test_the_place_of_a_check_has_the_endpoint(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = os.environ["AWS_ENDPOINT_URL"]
+    assert control.endpoint("s3://bucket") == url
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://other")
+    assert control.endpoint("s3://bucket") == "http://other"
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "mine")
+    assert control.endpoint("az://c") == "https://mine.blob.core.windows.net"

@@ -47,7 +47,7 @@ NO = {
     "pipeline": (["stats", "URL"], "paths of a file system"),
 }
 ELSEWHERE = {"mount": "test_far_mount",
-    "cache": "test_far_cache", "umount": "a directory", "mounts": "nothing",
+    "cache": "test_far_cache", "remote": "test_check", "umount": "a directory", "mounts": "nothing",
              "completion": "nothing"}  # fmt: skip
 
 

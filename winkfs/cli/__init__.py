@@ -62,6 +62,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
     },
     "Object storage": {
         "cache": ("remote", "Show, empty or fill the cache of what was read of remote containers."),
+        "remote": ("remote", "Check whether a store can have data sets that are written."),
     },
     "Shell": {"completion": ("", "Print a shell completion script.")},
 }

@@ -1,4 +1,4 @@
-"""Commands for containers on object storage."""
+"""Commands for object storage."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from winkfs.cli._common import (
     Failures,
     Progress,
     counted,
+    emit,
     expand,
     opened,
     print_facts,
@@ -23,6 +24,11 @@ from winkfs.errors import Refusal
 from winkfs.names import to_bytes
 
 BATCH: Final = 4096  # names whose contents are asked for together
+
+RATES: Final = {  # of a check -> how they are shown
+    "latency": ("{:.1f} ms", 1000), "upload": ("{:.1f} MB/s", 1e-6),
+    "download": ("{:.1f} MB/s", 1e-6), "clock": ("{:+.1f} s", 1),
+}  # fmt: skip
 
 
 @click.group()
@@ -104,3 +110,38 @@ def _bring(there: winkfs.Reader, names: list[bytes]) -> int:
             for content in there.get_many(batch):
                 bar(len(content))
     return total
+
+
+@click.group()
+def remote() -> None:
+    """Look after stores of objects: see docs/remote.md."""
+
+
+@remote.command()
+@click.argument("url")
+@JSON
+def check(url: str, as_json: bool) -> int:
+    """Check whether the store of URL keeps what the commits of a data set need.
+
+    Some servers ignore in silence that an object is to be written only if there is none: then two
+    writers can replace each other's commits. All that is written for the check is removed; the
+    result stays in URL/_winkfs/store.json, and counts for this URL alone.
+    """
+    from winkfs.remote.check import check
+
+    with Progress("checking", "requests") as bar:
+        found = check(url, bar)
+    if as_json:
+        emit(found.record() | {"problems": found.problems})
+        return 1 if found.problems else 0
+    if found.problems:
+        more = f" (and {len(found.problems) - 1} more: see --json)" if found.problems[1:] else ""
+        raise Refusal(f"no data set can be committed there: {found.problems[0]}{more}", url)
+    shown: dict[str, object] = {one.name: one.fault or True for one in found.findings}
+    for name, (form, by) in RATES.items():
+        value = getattr(found, name)
+        shown[name] = None if value is None else form.format(value * by)
+    shown["requests"] = found.requests
+    print_facts(shown, as_json)
+    click.echo(f"{url}: data sets can be committed there")
+    return 0

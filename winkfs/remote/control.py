@@ -143,18 +143,35 @@ def _store(root: str, *, once: bool = False) -> Any:
     """Return the store of obstore. once: it makes no request again."""
     from obstore.store import from_url
 
-    config: Any = {}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    if root.startswith("s3:"):
-        config = {} if os.environ.get("AWS_ACCESS_KEY_ID") else _profile()
-        endpoint = endpoint or config.pop("endpoint_url", "")
-        if endpoint:
-            config["endpoint"] = endpoint
-        config.setdefault("region", os.environ.get("AWS_REGION") or
-                          os.environ.get("AWS_DEFAULT_REGION") or "us-east-1")  # fmt: skip
+    config: Any = _settings() if root.startswith("s3:") else {}
     options: Any = {"timeout": "30s", "connect_timeout": "10s", "allow_http": True}
     retry: Any = {"max_retries": 0} if once else None
     return from_url(root, config=config, client_options=options, retry_config=retry)
+
+
+def endpoint(root: str) -> str:
+    """Return the address of the store of a URL, as the settings have it."""
+    env = os.environ
+    if root.startswith("s3:"):
+        return str(_settings().get("endpoint", "https://s3.amazonaws.com"))
+    if root.startswith("gs:"):
+        return "https://storage.googleapis.com"
+    if env.get("AZURE_STORAGE_USE_EMULATOR", "").lower() in ("1", "true"):
+        return env.get("AZURITE_BLOB_STORAGE_URL", "http://127.0.0.1:10000")
+    given = env.get("AZURE_STORAGE_ENDPOINT") or env.get("AZURE_ENDPOINT")
+    return given or f"https://{env.get('AZURE_STORAGE_ACCOUNT_NAME', '')}.blob.core.windows.net"
+
+
+def _settings() -> dict[str, Any]:
+    """Return the settings of obstore for S3."""
+    env = os.environ
+    config = {} if env.get("AWS_ACCESS_KEY_ID") else _profile()
+    given = config.pop("endpoint_url", "")
+    if place := env.get("AWS_ENDPOINT_URL_S3") or env.get("AWS_ENDPOINT_URL") or given:
+        config["endpoint"] = place
+    region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
+    config.setdefault("region", region)
+    return config
 
 
 def _profile() -> dict[str, Any]:

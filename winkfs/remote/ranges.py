@@ -172,18 +172,21 @@ class RangeTransport(Transport):
                              number=errno.EACCES)  # fmt: skip
         if status in (412, 416):
             raise StalePlan("was replaced since it was opened: open it again", name)
-        if status == 200:
-            raise Refusal("the server ignores Range, and would send all of it", name,
-                          number=errno.EOPNOTSUPP)  # fmt: skip
-        if status != 206:
+        if status not in (200, 206):
             raise Refusal(f"HTTP {status}", name)
         coding = answer.headers.get("Content-Encoding", "identity")
-        match = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-        if coding != "identity" or match is None:
-            what = f"its content is encoded: {coding}" if coding != "identity" else (
-                "an answer without a Content-Range")  # fmt: skip
-            raise Refusal(what, name)
-        first, last, size = map(int, match.groups())
+        if coding != "identity":
+            raise Refusal(f"its content is encoded: {coding}", name)
+        if status == 200:
+            whole = answer.length_remaining
+            if start > 0 or whole is None or whole > length:
+                raise Refusal("the server ignores Range, and would send all of it", name,
+                              number=errno.EOPNOTSUPP)  # fmt: skip
+            first, last, size = 0, whole - 1, whole  # all was asked for
+        elif (match := _RANGE.fullmatch(answer.headers.get("Content-Range", ""))) is None:
+            raise Refusal("an answer without a Content-Range", name)
+        else:
+            first, last, size = map(int, match.groups())
         wanted = max(size - length, 0) if start < 0 else start
         if first != wanted or last != min(wanted + length, size) - 1:
             raise Refusal(f"asked for {length} bytes from {wanted}, the answer has those from "
@@ -231,6 +234,10 @@ class SignedTransport(RangeTransport):
         self.suffixes = not url.startswith("az:")
         self._signed: dict[str, tuple[float, str]] = {}
         self._lock, self._signs = threading.Lock(), True
+
+    @property
+    def endpoint(self) -> str:
+        return control.endpoint(self.url)
 
     def get(
         self, key: str, start: int, length: int, like: ObjectInfo | None = None

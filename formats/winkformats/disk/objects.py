@@ -90,6 +90,11 @@ class Transport:
         self.url = url
         self.recent: OrderedDict[str, tuple[float, ObjectStorage]] = OrderedDict()
 
+    @property
+    def endpoint(self) -> str:
+        """Return the address of the store, which is not in each URL."""
+        return self.url
+
     @abstractmethod
     def get(
         self, key: str, start: int, length: int, like: ObjectInfo | None = None
@@ -146,29 +151,35 @@ class Pool:
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], Any]]
         self._calls = queue.SimpleQueue()
-        self._lock, self._threads, self._idle = threading.Lock(), 0, 0
+        self._lock, self._threads, self._open = threading.Lock(), 0, 0
 
     def submit(self, call: Callable[..., Any], *given: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self._calls.put((future, call, given))
         with self._lock:
-            if self._idle < self._calls.qsize() and self._threads < IN_FLIGHT:
+            self._open += 1  # not ended: each of them has a thread
+            if self._threads < min(self._open, IN_FLIGHT):
                 self._threads += 1
                 threading.Thread(target=self._run, daemon=True, name="winkfs-request").start()
+        self._calls.put((future, call, given))
         return future
 
     def _run(self) -> None:
         while True:
-            with self._lock:
-                self._idle += 1
             future, call, given = self._calls.get()
-            with self._lock:
-                self._idle -= 1
-            if future.set_running_or_notify_cancel():
+            result, failed = None, None
+            runs = future.set_running_or_notify_cancel()
+            if runs:
                 try:
-                    future.set_result(call(*given))
+                    result = call(*given)
                 except BaseException as error:
-                    future.set_exception(error)
+                    failed = error
+            with self._lock:
+                self._open -= 1
+            if failed is not None:
+                future.set_exception(failed)
+            elif runs:
+                future.set_result(result)
+            del future, call, given, result, failed  # while it waits, nothing is kept
 
 
 _pool = Pool()
@@ -510,6 +521,11 @@ class ObjectDirectory(Directory):
     def __init__(self, transport: Transport, prefix: str) -> None:
         self._transport, self._prefix = transport, prefix.strip("/")
         self.path = f"{transport.url}/{self._prefix}" if self._prefix else transport.url
+
+    @property
+    def place(self) -> tuple[Transport, str]:
+        """Return the transport, and the prefix without a slash at its end."""
+        return self._transport, self._prefix
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if self._prefix else name
