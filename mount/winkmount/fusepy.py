@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -75,6 +76,9 @@ class Paths:
 
     def ask(self, opcode: int, number: int, *body: bytes) -> bytes:
         """Have a request answered. Raises OSError."""
+        source = self._served.source
+        if source.patience:
+            source.limit(time.monotonic() + source.patience)
         code, data = self._server.answer(opcode, number, memoryview(b"".join(body)))
         if code:
             raise refuse(code)

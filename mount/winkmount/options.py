@@ -12,17 +12,20 @@ MOST_SPIN: Final = 10_000
 TIMEOUT: Final = 600  # seconds
 LEAST_TIMEOUT: Final = 15  # the kernel takes less for as much
 MOST_TIMEOUT: Final = 65_535
+READ_TIMEOUT: Final = 60  # seconds
+MOST_READ_TIMEOUT: Final = 3600
 LONGEST: Final = 86_400.0  # seconds; a thread cannot wait for any time
 CACHES: Final = ("kernel", "none")
 KNOWN: Final = (
     "ro, rw, allow_other, default_permissions, uid=, gid=, umask=, sync_every=, cache=, follow, "
-    "as_of=, timedir, spin=, timeout=, noexec, sync"
+    "as_of=, timedir, spin=, timeout=, read_timeout=, noexec, sync"
 )
 _OURS: Final = ("follow", "timedir")  # fields of Options
 _LIBFUSE: Final = ("allow_other", "default_permissions", "noexec", "sync")
 _WHOLE: Final = {
     "spin": (0, MOST_SPIN, "microseconds"),
     "timeout": (LEAST_TIMEOUT, MOST_TIMEOUT, "seconds"),
+    "read_timeout": (1, MOST_READ_TIMEOUT, "seconds"),
 }
 _NUMBERS: Final = {"uid": (10, 2**32 - 2), "gid": (10, 2**32 - 2), "umask": (8, 0o777)}
 # for mount(8) and systemd, or what holds anyway: a mount is always nosuid and nodev, and keeps no
@@ -47,6 +50,8 @@ class Options:
     timedir     append-only containers: a directory by time
     spin        microseconds for which the server asks for the next request before it sleeps
     timeout     seconds after which a request without an answer ends the mount; 0: it never does
+    read_timeout  seconds after which a request fails that a store on a network does not answer; 0:
+                  when its transport gives up
     fuse        options of FUSE itself: name -> value, True for a flag
     """
 
@@ -58,7 +63,15 @@ class Options:
     timedir: bool = False
     spin: int = SPIN
     timeout: int = TIMEOUT
+    read_timeout: int = READ_TIMEOUT
     fuse: dict[str, str | bool] = field(default_factory=dict)
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which a request of a Source on a network is answered or fails, so that the
+        kernel never ends the mount for it; 0: any."""
+        most = self.timeout / 2 or self.read_timeout
+        return min(self.read_timeout, most)
 
 
 def parse(texts: Iterable[str]) -> Options:

@@ -69,6 +69,10 @@ class Source(Protocol):
     """The id of a file that is below this one is never that of another file, also when it is gone,
     so that the kernel may know the file by it."""
 
+    patience: float = 0.0
+    """Seconds in which each request is answered or fails: the server calls `limit` before it. 0.0:
+    nothing waits for a network."""
+
     @property
     def failed(self) -> str:
         """Why changes are refused since the disk below failed; "": they are not. While it is set
@@ -152,6 +156,11 @@ class Source(Protocol):
     def heal(self, error: Exception) -> bool:
         """Recover after a call raised `error` -> whether the call is worth repeating."""
         return False
+
+    def limit(self, until: float) -> None:
+        """Have what this thread asks for from now on be over by then, by time.monotonic(); after
+        that it fails with EIO."""
+        return
 
     def rest(self) -> None:
         """Give memory back: the kernel has forgotten many names, and asks for nothing now."""

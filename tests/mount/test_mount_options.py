@@ -59,6 +59,7 @@ def test_follow_is_for_a_read_only_mount() -> None:
         ("uid", "uid: a value must follow"),
         ("spin", "spin: a value must follow"),
         ("timeout=14", "timeout=14: must be 15 to 65535 seconds, or 0 for never"),
+        ("read_timeout=3601", "read_timeout=3601: must be 1 to 3600 seconds, or 0 for never"),
         ("spin=10001", "spin=10001: must be 0 to 10000 microseconds"),
         ("follow=1", "unknown mount option 'follow=1'"),
         ("as_of=", "as_of: a generation or a time must follow"),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mounting import mounted
+from mounting import WINKFS, mounted, not_by_libfuse, serving
 from simulated.objectstore import ObjectStore, web_server
 
 import winkfs
@@ -108,3 +110,48 @@ def test_a_killed_reader_of_a_silent_server_is_gone(there: Path, server: Server)
     reader.wait(10)
     assert time.monotonic() - began < 1
     server.silent = False
+
+
+# --- a store that does not answer ---
+
+SECONDS = 1
+
+
+def read(path: Path) -> tuple[float, int]:
+    """Read a file -> how long it took, and the errno."""
+    began, number = time.monotonic(), 0
+    try:
+        with path.open("rb", 0) as file:
+            os.pread(file.fileno(), 1000, 0)
+    except OSError as error:
+        number = error.errno or -1
+    return time.monotonic() - began, number
+
+
+@not_by_libfuse("answers one request after the other")
+def test_each_request_of_a_silent_server_ends_in_time(server: Server, tmp_path: Path) -> None:
+    """However many there are; then the mount goes on."""
+    directory = tmp_path / "mnt"
+    directory.mkdir()
+    names = [*list(FILES)[900:908], "large"]
+    command = [*WINKFS, "--no-cache", "mount", "-f", "-o", f"ro,read_timeout={SECONDS}",
+               server.url, str(directory)]  # fmt: skip
+    with serving(command, directory) as process:
+        assert (directory / "d1/0001").read_bytes() == FILES["d1/0001"]
+        server.silent = True
+        with ThreadPoolExecutor(len(names)) as pool:
+            found = list(pool.map(lambda name: read(directory / name), names))
+        server.silent = False
+        assert {number for _, number in found} == {errno.EIO}, found
+        assert max(seconds for seconds, _ in found) < SECONDS + 2, found
+        for name in names[:-1]:
+            assert (directory / name).read_bytes() == FILES[name]
+        server.status = 403
+        assert read(directory / "d2/2997")[1] == errno.EIO
+        server.status = 0
+        os.kill(process.pid, signal.SIGTERM)
+        lines = process.communicate(timeout=20)[1].splitlines()
+        process.stderr = None
+    silent = [line for line in lines if "403" not in line]
+    assert len(names) <= len(silent) and all(server.url in line for line in lines), lines
+    assert len(lines) - len(silent) == 1 and "HTTP 403: no permission" in "".join(lines)

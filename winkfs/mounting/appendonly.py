@@ -379,11 +379,15 @@ def mount(path: str, options: Options) -> Source:
     try:
         if opened.ao and "sync" in options.fuse:  # each write would store the whole file anew
             raise MountError(f"{path}: files enter an append-only container whole: leave out sync")
-        if opened.ao:
-            return AppendOnlySource(opened, timedir=options.timedir)
-        if options.timedir:
+        if options.timedir and not opened.ao:
             raise MountError(f"{path}: timedir is for append-only containers")
-        return ContainerSource(opened)
+        found = (
+            AppendOnlySource(opened, timedir=options.timedir)
+            if opened.ao
+            else ContainerSource(opened)
+        )
+        found.wait_at_most(path, options.patience)
+        return found
     except BaseException:
         opened.close()
         raise

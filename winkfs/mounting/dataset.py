@@ -415,7 +415,9 @@ def _timed(name: bytes, row: Row, offset: int) -> Timed:
 def mount(path: str, options: Options) -> DatasetSource:
     """Return the Source of a data set for `winkfs mount`. Raises Refusal, ValueError,
     FormatError."""
-    return DatasetSource(path, options.as_of or None, timedir=options.timedir)
+    found = DatasetSource(path, options.as_of or None, timedir=options.timedir)
+    found.wait_at_most(path, options.patience)
+    return found
 
 
 def _may_open(files: int) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import sys
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
+from winkformats.disk import objects
+from winkformats.disk.schemes import is_far
 from winkfs.mounting.ids import OWN_IDS, Places
 from winkfs.mounting.listing import Listing
 from winkmount.source import Attr, DirEntry, Source, refuse
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
     from winkfs.mounting.timedir import TimeDirectory
 
 
+log = logging.getLogger("winkfs.mount")
 MAX_LINK: Final = 1 << 20  # bytes of a target; the kernel takes 4,095
 
 
@@ -44,6 +49,16 @@ class PathSource(Source):
     @abstractmethod
     def attr(self, path: bytes) -> Attr | None:
         """Return the attributes of what is shown under a path, whose id is known from now on."""
+
+    def wait_at_most(self, path: str, seconds: float) -> None:
+        """Have each request end in time if the path is a URL; what takes long is logged."""
+        if is_far(path):
+            self.patience = seconds
+            if "winkfs.remote.ranges" in sys.modules:  # else requests go another way
+                sys.modules["winkfs.remote.ranges"].report = log.warning  # type: ignore[attr-defined]
+
+    def limit(self, until: float) -> None:
+        objects.limit.until = until
 
     def lookup(self, parent: int, name: bytes) -> Attr:
         attr = self.attr(self.places.child(parent, name))

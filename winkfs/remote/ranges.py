@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import math
 import random
 import re
 import sys
@@ -34,7 +35,7 @@ from urllib3.exceptions import (
     SSLError,
 )
 
-from winkformats.disk.objects import IN_FLIGHT, ObjectInfo, Transport
+from winkformats.disk.objects import IN_FLIGHT, ObjectInfo, Transport, limit
 from winkformats.version import VERSION
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal, StalePlan
 from winkfs.remote import control
@@ -96,8 +97,8 @@ class RangeTransport(Transport):
         self, key: str, start: int, length: int, like: ObjectInfo | None = None
     ) -> tuple[int, bytes, ObjectInfo]:
         begin, tries, reported = time.monotonic(), 0, False
+        until = min(begin + self.timeout, limit.until or math.inf)
         while True:
-            until = begin + self.timeout
             try:
                 return self._once(key, start, length, like, until)
             except Again as again:

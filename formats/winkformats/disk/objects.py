@@ -24,7 +24,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from winkformats.disk.pagecache import BulkReader
 from winkformats.disk.posix import PosixDirectory
@@ -39,7 +39,9 @@ AHEAD_BYTES: Final = 4 << 20  # of a request of a pass
 AHEAD: Final = 6  # requests of a pass before the one that is waited for
 HELD_BYTES: Final = 64 << 20  # of an object in memory
 IN_FLIGHT: Final = 64  # requests of a process at a time
+SPARE: Final = 0.5  # seconds that a transport has to notice by itself that it is late
 FRESH: Final = 5.0  # seconds for which the first answer of an object serves the next `open`
+T = TypeVar("T")
 Range = tuple[int, int]
 """Start and stop, bytes."""
 
@@ -144,12 +146,28 @@ class Transport:
         raise _read_only(f"{self.url}/{keys[0]}")
 
 
+class Limit(threading.local):
+    """When what this thread waits for has to end, whatever the store does: for a server, whose
+    callers would wait, too. Then failures of a store are EIO.
+
+    until   time.monotonic(); 0.0: when the transport gives up
+    pooled  the thread is one of the pool, in which another thread waits for it
+    """
+
+    until = 0.0
+    pooled = False
+
+
+limit: Final = Limit()
+
+
 class Pool:
     """Threads that run calls; at most `IN_FLIGHT`. They end with the process, also during a call:
-    a server that does not answer must not keep a program from its end."""
+    a server that does not answer must not keep a program from its end. A call has the `limit` of
+    the thread that submits it."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], Any]]
+        self._calls: queue.SimpleQueue[tuple[Future[Any], float, Callable[..., Any], Any]]
         self._calls = queue.SimpleQueue()
         self._lock, self._threads, self._open = threading.Lock(), 0, 0
 
@@ -160,12 +178,13 @@ class Pool:
             if self._threads < min(self._open, IN_FLIGHT):
                 self._threads += 1
                 threading.Thread(target=self._run, daemon=True, name="winkfs-request").start()
-        self._calls.put((future, call, given))
+        self._calls.put((future, limit.until, call, given))
         return future
 
     def _run(self) -> None:
+        limit.pooled = True
         while True:
-            future, call, given = self._calls.get()
+            future, limit.until, call, given = self._calls.get()
             result, failed = None, None
             runs = future.set_running_or_notify_cancel()
             if runs:
@@ -183,6 +202,19 @@ class Pool:
 
 
 _pool = Pool()
+
+
+def waited(future: Future[T], name: str) -> T:
+    """Return the result of a call, within the `limit` of this thread. Raises OSError."""
+    if not limit.until or limit.pooled:
+        return future.result()
+    try:
+        return future.result(max(limit.until - time.monotonic(), 0.0) + SPARE)
+    except TimeoutError:
+        if future.done():
+            raise
+        future.cancel()
+        raise OSError(errno.EIO, "the store does not answer", name) from None
 
 
 def _after_fork() -> None:
@@ -305,7 +337,7 @@ class ObjectStorage(Storage):
         with held.first:
             if held.known is None:
                 start, length = (-1, last) if last and self._transport.suffixes else (0, HEAD_BYTES)
-                at, data, known = self._transport.get(self._key, start, length)
+                at, data, known = self._ask(start, length)
                 if data:
                     held.add(at, data)
                 if known.etag and not known.etag.startswith("W/"):
@@ -314,8 +346,24 @@ class ObjectStorage(Storage):
                 held.known = known
             return held.known
 
+    def _ask(
+        self, start: int, length: int, like: ObjectInfo | None = None
+    ) -> tuple[int, bytes, ObjectInfo]:
+        """Return as `Transport.get`, within the `limit` of this thread."""
+        get, given = self._transport.get, (self._key, start, length, like)
+        if not limit.until:
+            return get(*given)
+        try:
+            if time.monotonic() >= limit.until:
+                raise OSError(errno.EIO, "not asked for: no time is left", self.name)
+            return get(*given) if limit.pooled else waited(_pool.submit(get, *given), self.name)
+        except OSError as error:
+            if like is None and isinstance(error, FileNotFoundError):
+                raise
+            raise OSError(errno.EIO, error.strerror or str(error), self.name) from None
+
     def _get(self, start: int, stop: int) -> bytes:
-        _, data, _ = self._transport.get(self._key, start, stop - start, self.known)
+        _, data, _ = self._ask(start, stop - start, self.known)
         if len(data) != stop - start:
             raise OSError(errno.EIO, "a shorter answer than was asked for", self.name)
         return data
@@ -341,7 +389,7 @@ class ObjectStorage(Storage):
         waiting = [_pool.submit(get, start, stop) for start, stop in requests]
         try:
             for (start, _), future in zip(requests, waiting, strict=True):
-                yield start, future.result()
+                yield start, waited(future, self.name)
         finally:
             for future in waiting:
                 future.cancel()
@@ -429,7 +477,7 @@ class ObjectStorage(Storage):
         return list(map(self.read, offsets, lengths))
 
     def bulk(self, start: int, stop: int, *, uncached: bool = True) -> BulkReader:
-        return AheadReader(self._passed, start, min(stop, self.known.size))
+        return AheadReader(self._passed, start, min(stop, self.known.size), self.name)
 
     def _passed(self, start: int, stop: int) -> bytes:
         """Read a range for a pass, which takes what the cache has, and leaves it as it is."""
@@ -481,8 +529,9 @@ class AheadReader(BulkReader):
     """A pass over an object, which asks for the next ranges before it needs them: the further it
     has come without a gap, the more of them."""
 
-    def __init__(self, get: Callable[[int, int], bytes], start: int, stop: int) -> None:
+    def __init__(self, get: Callable[[int, int], bytes], start: int, stop: int, name: str) -> None:
         super().__init__(lambda into, offset: 0, None)
+        self._name = name
         self._get, self._next, self._stop, self._ahead = get, start, stop, 0
         self._waiting: OrderedDict[Range, Future[bytes]] = OrderedDict()
 
@@ -503,7 +552,7 @@ class AheadReader(BulkReader):
             self._next = part[1]
         self._ahead = min(2 * self._ahead + 1, AHEAD)
         parts = [
-            memoryview(future.result())[max(offset - low, 0) : stop - low]
+            memoryview(waited(future, self._name))[max(offset - low, 0) : stop - low]
             for (low, _), future in self._waiting.items()
             if low < stop
         ]

@@ -41,6 +41,11 @@ THREADS: Final = 4  # that wait for the disk
 Batch = tuple[Page, npt.NDArray[np.int64]]  # some files of a page
 Late = tuple[int, int, bytes]  # a read answered later: its unique number, the file, what is asked
 Answer = Callable[[int, int, bytes], None]
+Begin = Callable[[int], None]  # of the unique number of a read
+
+
+def no_limit(unique: int) -> None:
+    """Do nothing: the Source has no limit."""
 
 
 class Stream:
@@ -129,11 +134,14 @@ class Ahead:
     that is in nothing that is still to be pushed: nothing waits for itself.
     """
 
-    def __init__(self, nodes: Nodes, push: Callable[[Batch], None], answer: Answer) -> None:
+    def __init__(
+        self, nodes: Nodes, push: Callable[[Batch], None], answer: Answer, begin: Begin = no_limit
+    ) -> None:
         """
         push    the contents of some files
         answer  a read that was held back; never raises
         """
+        self._begin = begin
         self._nodes, self._push, self._answer = nodes, push, answer
         self._streams: list[Stream] = []  # read last is first
         self._astray = 0  # reads in no order
@@ -202,6 +210,7 @@ class Ahead:
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
             first, read, beyond = wanted
+            self._begin(read[0])
             self._advance(first)
             self._answer(*read)
             self._advance(beyond)
@@ -222,8 +231,8 @@ class Waiting:
     busy  reads that are not answered
     """
 
-    def __init__(self, nodes: Nodes, answer: Answer) -> None:
-        self._nodes, self._answer = nodes, answer
+    def __init__(self, nodes: Nodes, answer: Answer, begin: Begin = no_limit) -> None:
+        self._nodes, self._answer, self._begin = nodes, answer, begin
         self._wanted = queue.SimpleQueue[tuple[Late, int] | None]()
         self._threads: list[threading.Thread] = []
         self._lock, self.busy = threading.Lock(), 0
@@ -256,6 +265,7 @@ class Waiting:
     def _run(self) -> None:
         while (wanted := self._wanted.get()) is not None:
             read, size = wanted
+            self._begin(read[0])
             try:
                 self._nodes.bring(read[1], size)
             except OSError:  # the read raises it
@@ -269,11 +279,15 @@ class Reads:
     """Reads of files of a tree that never changes which other threads answer."""
 
     def __init__(
-        self, served: Served, nodes: Nodes, connection: Connection, answer: Answer
+        self, served: Served, nodes: Nodes, connection: Connection, answer: Answer, begin: Begin
     ) -> None:
-        """`answer`: a read, by its unique number, the file and what is asked."""
+        """
+        answer  a read, by its unique number, the file and what is asked
+        begin   to be called before that, by the thread that reads
+        """
         self._mutex, self._nodes, self._connection = served.mutex, nodes, connection
-        self._ahead, self._waiting = Ahead(nodes, self._push, answer), Waiting(nodes, answer)
+        self._ahead = Ahead(nodes, self._push, answer, begin)
+        self._waiting = Waiting(nodes, answer, begin)
 
     @property
     def busy(self) -> bool:

@@ -248,6 +248,8 @@ class Standby:
 class Connection:
     """The requests on one device, until the mount is gone or a signal ends the server.
 
+    arrived  when the request that `serve` has answered now came, by time.monotonic(), if it waited
+             for another one; 0.0: just now
     busy     unique number of the request that `serve` has answered now, 0: of none
     callers  those that wait for an answer from another thread, or behind one that takes long
     """
@@ -256,7 +258,8 @@ class Connection:
         self.device, self._pace = device, pace
         self._room = memoryview(bytearray(p.REQUEST))
         self.busy, self.callers = 0, Callers(self.reply)
-        self._backlog = deque[bytes]()  # requests that the standby has read
+        self._backlog = deque[tuple[float, bytes]]()  # requests that the standby has read, and when
+        self.arrived = 0.0
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # there is one
         os.set_blocking(device, False)
 
@@ -365,7 +368,7 @@ class Connection:
             return True
         if opcode not in p.SILENT:
             self.callers.waiting[unique] = p.CALLER.unpack_from(room)[2]
-        self._backlog.append(bytes(room[:length]))
+        self._backlog.append((time.monotonic(), bytes(room[:length])))
         if self.busy != busy:  # it may be asleep
             os.eventfd_write(self._bell, 1)
         return True
@@ -373,11 +376,12 @@ class Connection:
     def _next(self) -> int:
         """Read the next request as `_receive` does, first of those that the standby has read."""
         while self._backlog:
-            data = self._backlog.popleft()
+            self.arrived, data = self._backlog.popleft()
             _, opcode, unique, _ = p.IN.unpack_from(data)
             if opcode in p.SILENT or self.callers.waiting.pop(unique, None) is not None:
                 self._room[: len(data)] = data
                 return len(data)  # else: the caller was let go
+        self.arrived = 0.0
         return self._receive()
 
     def serve(self, server: Server, ending: int) -> None:

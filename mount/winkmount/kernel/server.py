@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -72,7 +73,9 @@ class Server:
             self.calls |= FixedDirectories(served, nodes, self.giving, shown).calls
             if connection is not None:
                 answer = partial(self._answer_held, p.READ)
-                self._reads = Reads(served, nodes, connection, answer)
+                self._reads = Reads(served, nodes, connection, answer, self._limit)
+        self._patience = served.source.patience
+        self._until = dict[int, float]()  # of requests that other threads answer
         self._thread = ThreadPoolExecutor(1, "winkmount-sync")  # waits for the disk
         if connection is not None:
             served.caller = connection.caller
@@ -87,14 +90,25 @@ class Server:
     def request(self, opcode: int, unique: int, node: int, body: memoryview) -> bool:
         """Answer a request, or have it answered by another thread."""
         assert self._connection is not None
+        if self._patience:
+            until = (self._connection.arrived or time.monotonic()) + self._patience
+            self._source.limit(until)
+            self._until[unique] = until
         if opcode in SYNCS and self._source.writable:
             self._connection.hold(unique)
             self._thread.submit(self._answer_held, opcode, unique, node, bytes(body))
             return False
         if opcode == p.READ and self._reads and self._reads.later(unique, node, body):
             return False
+        if self._patience:
+            self._until.pop(unique, None)
         self._connection.reply(unique, *self.answer(opcode, node, body))
         return True
+
+    def _limit(self, unique: int) -> None:
+        """Give this thread the time that is left to a request which it is going to answer."""
+        if self._patience:
+            self._source.limit(self._until.pop(unique, 0.0) or time.monotonic())
 
     def _answer_held(self, opcode: int, unique: int, node: int, body: bytes) -> None:
         """Answer a request that the connection holds, in another thread."""
@@ -152,6 +166,8 @@ class Server:
                         raise
                 return 0, call(node, body)
         except OSError as error:
+            if error.errno == errno.EIO and self._patience:
+                log.error("%s: %s", error.filename or name_of(call), error.strerror)
             if error.errno:
                 return error.errno, b""
             log.exception("%s of number %d", name_of(call), node)
