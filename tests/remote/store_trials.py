@@ -79,7 +79,7 @@ def free_port() -> int:
 
 
 def forget() -> None:
-    control._store.cache_clear()
+    control.store_of.cache_clear()
     find.transport_of.cache_clear()
 
 

@@ -29,10 +29,10 @@ FILES = {f"dir/{i:04}": b"%d" % i * 30 for i in range(500)}
 @pytest.fixture(autouse=True)
 def fresh(s3: str) -> Iterator[None]:
     """Settings of the environment are read anew before and after each test."""
-    for forget in (control._store.cache_clear, find.transport_of.cache_clear):
+    for forget in (control.store_of.cache_clear, find.transport_of.cache_clear):
         forget()
     yield
-    for forget in (control._store.cache_clear, find.transport_of.cache_clear):
+    for forget in (control.store_of.cache_clear, find.transport_of.cache_clear):
         forget()
 
 

@@ -62,7 +62,7 @@ def names(root: str, prefix: str) -> list[list[Any]]:
     that are objects: bytes, ETag, mtime."""
     import obstore
 
-    found = obstore.list_with_delimiter(_store(root), prefix.rstrip("/") or None)
+    found = obstore.list_with_delimiter(store_of(root), prefix.rstrip("/") or None)
     objects = [
         [o["path"], o["size"], _quoted(o["e_tag"] or ""), o["last_modified"].timestamp()]
         for o in found["objects"]
@@ -83,7 +83,7 @@ def sign(root: str, key: str, seconds: int) -> str:
     """Return a URL from which an object can be read for some seconds. Raises NotSigned."""
     import obstore
 
-    store = _store(root)
+    store = store_of(root)
     if root.startswith("s3:") and os.environ.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
         raise NotSigned("requests are not to be signed", root)
     try:
@@ -120,7 +120,7 @@ def ranged(root: str, key: str, start: int, length: int, etag: str) -> list[Any]
     options: Any = {"range": {"suffix": length} if start < 0 else (start, start + length)}
     if etag:
         options["if_match"] = etag
-    found = obstore.get(_store(root), key, options=options)
+    found = obstore.get(store_of(root), key, options=options)
     data, meta = base64.b64encode(bytes(found.bytes())).decode(), found.meta
     mtime = meta["last_modified"].timestamp()
     return [found.range[0], data, meta["size"], meta["e_tag"] or "", mtime]
@@ -131,7 +131,7 @@ def head(root: str, key: str) -> list[Any] | None:
     import obstore
 
     try:
-        found = obstore.head(_store(root), key)
+        found = obstore.head(store_of(root), key)
     except FileNotFoundError:
         return None
     return [found["size"], found["e_tag"] or "", found["last_modified"].timestamp()]
@@ -142,7 +142,7 @@ def put(root: str, key: str, data: str, absent: bool, etag: str) -> list[Any]:
     import obstore
 
     mode: Any = "create" if absent else {"e_tag": etag} if etag else "overwrite"
-    store = _store(root, once=mode != "overwrite")
+    store = store_of(root, once=mode != "overwrite")
     given = base64.b64decode(data)
     made = obstore.put(store, key, given, mode=mode, use_multipart=False)
     return [len(given), made["e_tag"] or ""]
@@ -154,7 +154,7 @@ def put_file(root: str, key: str, path: str) -> list[Any]:
 
     size = os.stat(path).st_size
     part = max(PART_BYTES, -(-size // MOST_PARTS))
-    made = obstore.put(_store(root), key, Path(path), chunk_size=part, max_concurrency=PARTS)
+    made = obstore.put(store_of(root), key, Path(path), chunk_size=part, max_concurrency=PARTS)
     return [size, made["e_tag"] or ""]
 
 
@@ -163,11 +163,11 @@ def delete(root: str, keys: list[str]) -> None:
     import obstore
 
     with contextlib.suppress(FileNotFoundError):
-        obstore.delete(_store(root), keys)
+        obstore.delete(store_of(root), keys)
 
 
 @cache
-def _store(root: str, *, once: bool = False) -> Any:
+def store_of(root: str, *, once: bool = False) -> Any:
     """Return the store of obstore. once: it makes no request again."""
     from obstore.store import from_url
 
