@@ -22,8 +22,9 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from winkformats.disk.objects import ObjectDirectory, ObjectInfo, Transport
+from winkformats.disk.parts import Part, part_bytes, put_parts
 from winkformats.disk.schemes import register, unregister
-from winkfs.errors import FileExists, NoSuchFile, StalePlan
+from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import SUFFIXES
 
 _numbers = itertools.count(1)
@@ -48,6 +49,7 @@ class ObjectStore:
         self._scheme = f"sim{next(_numbers)}"
         self.url = f"{self._scheme}://bucket"
         self.objects: dict[str, tuple[bytes, ObjectInfo]] = {}
+        self.pending: dict[str, tuple[str, dict[int, bytes]]] = {}  # uploads
         self.requests: list[Request] = []
         self.failing: Callable[[str], object] = lambda key: None
         self.lost: Callable[[str], object] = lambda key: None
@@ -82,9 +84,9 @@ class ObjectStore:
         self, key: str, start: int, length: int, etag: str | None
     ) -> tuple[int, bytes, ObjectInfo]:
         self.failing(key)
-        if key not in self.objects:
+        if key not in self.objects and etag is None:
             raise NoSuchFile("no such object", key)
-        data, info = self.objects[key]
+        data, info = self.objects.get(key, (b"", ObjectInfo(0)))
         if etag is not None and etag != info.etag:
             raise StalePlan("was replaced since it was opened: open it again", key)
         start = max(len(data) - length, 0) if start < 0 else start
@@ -117,6 +119,71 @@ class ObjectStore:
         self.failing(key)
         self.requests.append(Request(key, 0, 0, "head"))
         return self.objects[key][1] if key in self.objects else None
+
+    # --- parts ---
+
+    def asked(self, key: str, what: str, size: int = 0) -> None:
+        self.failing(key)
+        self.requests.append(Request(key, 0, size, what))
+
+    def begin(self, key: str) -> str:
+        self.asked(key, "begin")
+        upload = f"upload{next(_numbers)}"
+        self.pending[upload] = key, {}
+        self.lost(key)
+        return upload
+
+    def put_part(self, key: str, upload: str, number: int, data: bytes, md5: bytes) -> str:
+        self.asked(key, "part", len(data))
+        if hashlib.md5(data).digest() != md5:
+            raise Refusal("BadDigest", key)
+        with self.lock:
+            self._parts(key, upload)[number] = data
+        self.lost(key)
+        return md5.hex()
+
+    def _parts(self, key: str, upload: str) -> dict[int, bytes]:
+        if upload not in self.pending:
+            raise NoSuchFile("no such upload", key)
+        return self.pending[upload][1]
+
+    def complete(
+        self, key: str, upload: str, etags: Sequence[str], *, absent: bool, like: ObjectInfo | None
+    ) -> ObjectInfo:
+        self.asked(key, "complete")
+        parts = self._parts(key, upload)
+        found = [parts[number] for number in range(1, len(etags) + 1)]
+        sums = [hashlib.md5(part) for part in found]
+        if [part.hexdigest() for part in sums] != list(etags):
+            raise Refusal("InvalidPart", key)
+        joined = hashlib.md5(b"".join(part.digest() for part in sums)).hexdigest()
+        etag = f'"{joined}-{len(sums)}"'
+        with self.lock:
+            there = self.objects.get(key)
+            if absent and there is not None:
+                raise FileExists("is there already", key)
+            if like is not None and (there is None or there[1].etag != like.etag):
+                raise StalePlan("was replaced since it was opened: open it again", key)
+            data = b"".join(found)
+            self.objects[key] = data, ObjectInfo(len(data), etag, 1_700_000_000.0)
+            del self.pending[upload]
+        self.lost(key)
+        return self.objects[key][1]
+
+    def uploads(self, key: str) -> list[str]:
+        self.asked(key, "uploads")
+        return [upload for upload, (there, _) in self.pending.items() if there == key]
+
+    def parts(self, key: str, upload: str) -> dict[int, Part]:
+        self.asked(key, "parts")
+        return {
+            number: Part(len(data), hashlib.md5(data).hexdigest())
+            for number, data in self._parts(key, upload).items()
+        }
+
+    def abort(self, key: str, upload: str) -> None:
+        self.asked(key, "abort")
+        self.pending.pop(upload, None)
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[list[Request]]:
@@ -154,13 +221,21 @@ class SimulatedTransport(Transport):
     ) -> ObjectInfo:
         return self._store.write(key, data, absent=absent, etag=like.etag if like else None)
 
-    def put_file(
-        self, key: str, path: str, progress: Callable[[int], None] | None = None
-    ) -> ObjectInfo:
-        made = self._store.write(key, Path(path).read_bytes(), absent=False, etag=None)
-        if progress is not None:
-            progress(made.size)
-        return made
+    def put_from(
+        self,
+        key: str,
+        size: int,
+        read: Callable[[int, int], bytes],
+        progress: Callable[[int], None] = lambda done: None,
+        *,
+        absent: bool = False,
+        like: ObjectInfo | None = None,
+    ) -> tuple[ObjectInfo, int]:
+        if size > part_bytes(size):
+            return put_parts(self._store, key, size, read, progress, absent=absent, like=like)
+        made = self.put(key, read(0, size), absent=absent, like=like)
+        progress(size)
+        return made, size
 
     def delete(self, keys: Sequence[str]) -> None:
         self._store.remove(keys)

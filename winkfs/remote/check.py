@@ -24,11 +24,11 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from winkformats.disk.objects import AHEAD_BYTES, ObjectDirectory, ObjectInfo, Pool, Transport
+from winkformats.disk.parts import PART_BYTES
 from winkformats.disk.paths import directory_of
 from winkformats.disk.schemes import is_far
 from winkformats.version import VERSION
 from winkfs.errors import Refusal
-from winkfs.remote.control import PART_BYTES
 
 RECORD: Final = "_winkfs/store.json"
 RECORD_BYTES: Final = 64 << 10  # of the record, at most

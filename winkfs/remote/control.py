@@ -18,17 +18,18 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
+from winkformats.disk.parts import part_bytes
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, Refusal, StalePlan
 
 SECONDS: Final = 60
-PART_BYTES: Final = 8 << 20  # of a large file, at least
-MOST_PARTS: Final = 9_000  # of an object: stores take 10,000
-PARTS: Final = 12  # that are sent at a time
+PARTS: Final = 12  # of an object that are sent at a time
+_CLIENT: Final[Any] = {"timeout": "30s", "connect_timeout": "10s", "allow_http": True}
 _used: set[int] = set()  # processes that have used it: this one, or its parents
 
 
@@ -112,6 +113,28 @@ def signed_anew(url: str, path: str) -> str:
     return urlunsplit(urlsplit(url)._replace(query=urlencode(given)))
 
 
+def sign_each(root: str, key: str, asked: list[list[str]], seconds: int) -> list[str]:
+    """Return URLs for requests to an object of S3, or to its bucket if the key is "".
+
+    asked  of each the method, and the query, percent-encoded
+
+    obstore signs no query. But the address of a store may have one: then the path that it adds
+    becomes the value of the last parameter, `x-id`, which S3 takes for a comment.
+    """
+    import obstore
+    from obstore.store import S3Store
+
+    whole = sign(root, key or "x", seconds).partition("?")[0]
+    address = whole if key else whole.removesuffix("x")
+    settings = {**_settings(), "virtual_hosted_style_request": "true"}
+    found, until = list[str](), datetime.timedelta(seconds=seconds)
+    for method, query in asked:
+        config: Any = settings | {"endpoint": f"{address}?{query}&x-id=", "bucket": "x"}
+        store = S3Store(config=config, client_options=_CLIENT)
+        found.append(obstore.sign(store, method, "winkfs", until))  # type: ignore[call-overload]
+    return found
+
+
 def ranged(root: str, key: str, start: int, length: int, etag: str) -> list[Any]:
     """Read a range where no URL can be signed -> start, the bytes in base64, and of the object
     bytes, ETag, mtime. A negative start: the last bytes."""
@@ -148,14 +171,28 @@ def put(root: str, key: str, data: str, absent: bool, etag: str) -> list[Any]:
     return [len(given), made["e_tag"] or ""]
 
 
-def put_file(root: str, key: str, path: str) -> list[Any]:
-    """Write a file of this machine as an object -> its bytes and ETag."""
+def put_pieces(
+    root: str, key: str, size: int, pieces: Iterable[bytes], progress: Callable[[int], None]
+) -> list[Any]:
+    """Write an object from pieces, in parts, where that cannot be continued after a kill -> its
+    bytes and ETag."""
+    if _used and os.getpid() not in _used:
+        raise Refusal("its process was forked after its parent had used the store: start it with "
+                      "spawn to write there", root)  # fmt: skip
+
+    def counted() -> Iterator[bytes]:
+        for piece in pieces:
+            yield piece
+            progress(len(piece))
+
+    made = call("_put_pieces", root, key, part_bytes(size), counted())
+    return [size, made["e_tag"] or ""]
+
+
+def _put_pieces(root: str, key: str, part: int, pieces: Iterator[bytes]) -> Any:
     import obstore
 
-    size = os.stat(path).st_size
-    part = max(PART_BYTES, -(-size // MOST_PARTS))
-    made = obstore.put(store_of(root), key, Path(path), chunk_size=part, max_concurrency=PARTS)
-    return [size, made["e_tag"] or ""]
+    return obstore.put(store_of(root), key, pieces, chunk_size=part, max_concurrency=PARTS)
 
 
 def delete(root: str, keys: list[str]) -> None:
@@ -172,9 +209,8 @@ def store_of(root: str, *, once: bool = False) -> Any:
     from obstore.store import from_url
 
     config: Any = _settings() if root.startswith("s3:") else {}
-    options: Any = {"timeout": "30s", "connect_timeout": "10s", "allow_http": True}
     retry: Any = {"max_retries": 0} if once else None
-    return from_url(root, config=config, client_options=options, retry_config=retry)
+    return from_url(root, config=config, client_options=_CLIENT, retry_config=retry)
 
 
 def endpoint(root: str) -> str:
@@ -226,7 +262,7 @@ def _executed(what: str, root: str, *given: Any) -> Any:
     try:
         done = subprocess.run(
             [sys.executable, "-m", "winkfs.remote.control"], input=asked, capture_output=True,
-            text=True, timeout=None if what == "put_file" else SECONDS, check=False,
+            text=True, timeout=SECONDS, check=False,
         )  # fmt: skip
         answer = json.loads(done.stdout)
     except (subprocess.TimeoutExpired, ValueError):

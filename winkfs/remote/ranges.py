@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import io
 import math
 import random
 import re
@@ -23,7 +24,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -36,9 +37,11 @@ from urllib3.exceptions import (
 )
 
 from winkformats.disk.objects import IN_FLIGHT, ObjectInfo, Transport, limit
+from winkformats.disk.parts import part_bytes, put_parts
 from winkformats.version import VERSION
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal, StalePlan
 from winkfs.remote import control
+from winkfs.remote.uploads import S3Parts, need_unchanged
 
 TIMEOUT: Final = 60.0  # seconds after which a request has failed, repetitions included
 CONNECT: Final = 10.0  # seconds to connect
@@ -47,12 +50,14 @@ TRIES: Final = 10
 PAUSE: Final = 0.1  # seconds before the second try; the pauses grow up to LONGEST
 LONGEST: Final = 5.0
 REPORTED: Final = 5.0  # seconds of trying after which it is reported
+SLOWEST: Final = 100_000  # bytes a second of a body that is sent
 PIECE: Final = 1 << 18  # bytes of a body that are read at a time
 REDIRECTS: Final = 5
 HEADERS: Final = {"User-Agent": f"winkfs/{VERSION}", "Accept-Encoding": "identity"}
 LATER: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 SIGNED: Final = 3600  # seconds for which a URL is signed
 RENEWED: Final = 600  # seconds before its end from which it is signed anew
+T = TypeVar("T")
 _RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -96,11 +101,18 @@ class RangeTransport(Transport):
     def get(
         self, key: str, start: int, length: int, like: ObjectInfo | None = None
     ) -> tuple[int, bytes, ObjectInfo]:
+        return self.repeated(key, lambda until: self._once(key, start, length, like, until))
+
+    def repeated(self, key: str, once: Callable[[float], T], longer: float = 0.0) -> T:
+        """Call a function until it raises no Again, with the time at which it must have ended.
+
+        longer  seconds that it may take beyond `timeout`
+        """
         begin, tries, reported = time.monotonic(), 0, False
-        until = min(begin + self.timeout, limit.until or math.inf)
+        until = min(begin + self.timeout + longer, limit.until or math.inf)
         while True:
             try:
-                return self._once(key, start, length, like, until)
+                return once(until)
             except Again as again:
                 tries += 1
                 now = time.monotonic()
@@ -108,14 +120,37 @@ class RangeTransport(Transport):
                 pause = max(pause, again.after)
                 if tries >= TRIES or now + pause >= until:
                     what = f"{again}, {tries} times in {now - begin:.0f} s"
-                    raise Refusal(what, self._name(key)) from None
+                    raise Refusal(what, self.name(key)) from None
                 if not reported and now - begin > REPORTED:
                     reported = True
-                    report(f"{self._name(key)}: {again}: still trying")
+                    report(f"{self.name(key)}: {again}: still trying")
                 time.sleep(pause)
 
-    def _name(self, key: str) -> str:
+    def name(self, key: str) -> str:
+        """Return the path of an object, for messages."""
         return f"{self.url}/{key}"
+
+    def final(
+        self, method: str, url: str, key: str, body: bytes, headers: dict[str, str]
+    ) -> urllib3.BaseHTTPResponse:
+        """Make a request until its answer is final -> the answer, with its body. Raises Refusal."""
+
+        def once(until: float) -> urllib3.BaseHTTPResponse:
+            sent = headers | {"Content-Length": str(len(body))} if body else headers
+            try:  # from a file, each piece of the body has its own timeout
+                answer = self._pool(url).request(
+                    method, url, body=io.BytesIO(body) if body else None, headers=HEADERS | sent,
+                    redirect=False, timeout=urllib3.Timeout(connect=CONNECT, read=self.timeout),
+                )  # fmt: skip
+            except (SSLError, LocationParseError, NameResolutionError) as error:
+                raise Refusal(_line(error), self.name(key)) from None
+            except HTTPError as error:
+                raise Again(_line(error)) from None
+            if answer.status in LATER:
+                raise Again(f"HTTP {answer.status}", _seconds(answer.headers.get("Retry-After")))
+            return answer
+
+        return self.repeated(key, once, len(body) / SLOWEST)
 
     def _once(
         self, key: str, start: int, length: int, like: ObjectInfo | None, until: float
@@ -144,7 +179,7 @@ class RangeTransport(Transport):
                     preload_content=False, decode_content=False, timeout=times,
                 )  # fmt: skip
             except (SSLError, LocationParseError, NameResolutionError) as error:
-                raise Refusal(_line(error), self._name(key)) from None
+                raise Refusal(_line(error), self.name(key)) from None
             except HTTPError as error:
                 raise Again(_line(error)) from None
             if answer.status not in (301, 302, 303, 307, 308):
@@ -153,25 +188,25 @@ class RangeTransport(Transport):
             there = urljoin(url, answer.headers.get("Location", ""))
             if not self.follows or urlsplit(there).scheme not in (urlsplit(url).scheme, "https"):
                 host = urlsplit(there).netloc
-                raise Refusal(f"the server redirects to {host}: name that place", self._name(key))
+                raise Refusal(f"the server redirects to {host}: name that place", self.name(key))
             url = there
-        raise Refusal("too many redirects", self._name(key))
+        raise Refusal("too many redirects", self.name(key))
 
     def _checked(
         self, answer: Any, key: str, start: int, length: int, like: ObjectInfo | None
     ) -> tuple[int, int, ObjectInfo]:
         """Return where the body begins, its bytes, and what is known of the object."""
-        status, name = answer.status, self._name(key)
+        status, name = answer.status, self.name(key)
         if status in LATER:
             raise Again(f"HTTP {status}", _seconds(answer.headers.get("Retry-After")))
         if status == 416 and like is None and start <= 0:  # of no byte there is no range
             return 0, 0, _info(answer, 0)
-        if status in (404, 410):
+        if status in (404, 410) and like is None:
             raise NoSuchFile("no such object", name)
         if status in (401, 403):
             raise NotAllowed(f"HTTP {status}: no permission, or no such object", name,
                              number=errno.EACCES)  # fmt: skip
-        if status in (412, 416):
+        if status in (404, 410, 412, 416):
             raise StalePlan("was replaced since it was opened: open it again", name)
         if status not in (200, 206):
             raise Refusal(f"HTTP {status}", name)
@@ -217,11 +252,11 @@ class WebTransport(RangeTransport):
 
     def address(self, key: str) -> str:
         if "?" in key or "#" in key:
-            raise Refusal("a URL of a container has no ? and no #", self._name(key))
+            raise Refusal("a URL of a container has no ? and no #", self.name(key))
         return f"{self.url}/{quote(key, safe='/%')}"  # what is encoded already stays so
 
-    def _name(self, key: str) -> str:
-        return super()._name(key.partition("?")[0])
+    def name(self, key: str) -> str:
+        return super().name(key.partition("?")[0])
 
     def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
         yield from ()
@@ -278,13 +313,29 @@ class SignedTransport(RangeTransport):
         given = base64.b64encode(data).decode()
         return ObjectInfo(*control.call("put", self.url, key, given, absent, etag))
 
-    def put_file(
-        self, key: str, path: str, progress: Callable[[int], None] | None = None
-    ) -> ObjectInfo:
-        made = ObjectInfo(*control.call("put_file", self.url, key, path))
-        if progress is not None:
-            progress(made.size)
-        return made
+    def put_from(
+        self,
+        key: str,
+        size: int,
+        read: Callable[[int, int], bytes],
+        progress: Callable[[int], None] = lambda done: None,
+        *,
+        absent: bool = False,
+        like: ObjectInfo | None = None,
+    ) -> tuple[ObjectInfo, int]:
+        step = part_bytes(size)
+        if size <= step:
+            made = self.put(key, read(0, size), absent=absent, like=like)
+            progress(size)
+            return made, size
+        if self.url.startswith("s3:"):
+            return put_parts(
+                S3Parts(self, SIGNED), key, size, read, progress, absent=absent, like=like
+            )
+        if absent or like is not None:  # obstore has no condition for parts
+            need_unchanged(self.head(key), self.name(key), like)
+        pieces = (read(at, min(step, size - at)) for at in range(0, size, step))
+        return ObjectInfo(*control.put_pieces(self.url, key, size, pieces, progress)), size
 
     def delete(self, keys: Sequence[str]) -> None:
         control.call("delete", self.url, [*keys])

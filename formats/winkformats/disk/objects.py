@@ -132,6 +132,25 @@ class Transport:
         """
         raise _read_only(f"{self.url}/{key}")
 
+    def put_from(
+        self,
+        key: str,
+        size: int,
+        read: Callable[[int, int], bytes],
+        progress: Callable[[int], None] = lambda done: None,
+        *,
+        absent: bool = False,
+        like: ObjectInfo | None = None,
+    ) -> tuple[ObjectInfo, int]:
+        """Write an object of any size, in parts if it is large: see `parts.put_parts`.
+
+        read      start and length -> bytes; several threads call it
+        progress  called with the number of bytes done since the last call
+        ->        what is known of the object, and the number of bytes that were sent
+        raises    as `put`
+        """
+        raise _read_only(f"{self.url}/{key}")
+
     def put_file(
         self, key: str, path: str, progress: Callable[[int], None] | None = None
     ) -> ObjectInfo:
@@ -139,7 +158,9 @@ class Transport:
 
         progress  called with the number of bytes since the last call
         """
-        raise _read_only(f"{self.url}/{key}")
+        with PosixDirectory(os.path.dirname(path) or ".").open(os.path.basename(path)) as file:
+            done = progress or (lambda done: None)
+            return self.put_from(key, file.size(), file.read, done)[0]
 
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; missing ones are ignored."""
@@ -202,6 +223,11 @@ class Pool:
 
 
 _pool = Pool()
+
+
+def submit(call: Callable[..., T], *given: Any) -> Future[T]:
+    """Run a call in one of the threads for requests."""
+    return _pool.submit(call, *given)
 
 
 def waited(future: Future[T], name: str) -> T:
@@ -386,7 +412,7 @@ class ObjectStorage(Storage):
         if len(requests) == 1:
             yield requests[0][0], get(*requests[0])
             return
-        waiting = [_pool.submit(get, start, stop) for start, stop in requests]
+        waiting = [submit(get, start, stop) for start, stop in requests]
         try:
             for (start, _), future in zip(requests, waiting, strict=True):
                 yield start, waited(future, self.name)
@@ -443,7 +469,7 @@ class ObjectStorage(Storage):
                 held.add(start, self._bring(start, stop))
 
         for part in self._wanted([(offset, offset + length)]):
-            _pool.submit(bring, *part)
+            submit(bring, *part)
 
     def read_into(self, into: memoryview, offset: int) -> int:
         into = into[: max(self.known.size - offset, 0)]
@@ -548,7 +574,7 @@ class AheadReader(BulkReader):
         until = min(stop + self._ahead * AHEAD_BYTES, self._stop)
         while self._next < until:
             part = self._next, min(self._next + AHEAD_BYTES, until)
-            self._waiting[part] = _pool.submit(self._get, *part)
+            self._waiting[part] = submit(self._get, *part)
             self._next = part[1]
         self._ahead = min(2 * self._ahead + 1, AHEAD)
         parts = [
