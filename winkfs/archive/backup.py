@@ -19,23 +19,21 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from winkformats.disk.paths import absolute, directory_of, locate, make_directory, open_file
 from winkformats.disk.storage import Directory, FileType, Storage, replacing
-from winkformats.errors import CorruptError, FormatError
-from winkformats.kv.scan import scan_intact
+from winkformats.errors import FormatError
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock, read_superblock, write_first, write_second
+from winkfs.archive.copying import Copying, Progress, published, remove_derived, take_place
 from winkfs.container.datafile import end_of, remove_files
-from winkfs.container.frames import entries_of
-from winkfs.container.ondisk.data import CUTID, UNNAMED, Settings
+from winkfs.container.ondisk.data import CUTID, Settings
 from winkfs.container.ondisk.idx import covered_by
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
-from winkfs.container.ondisk.typed import COLUMNS, KEY
-from winkfs.container.reindex import reindex
+from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.store import Store
 from winkfs.dataset.manifest import PENDING, Folder, Log, is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
@@ -43,10 +41,8 @@ from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import DATA, DERIVED, MANIFESTS, PARTIAL, base_of
 from winkfs.registry import kind_of
 
-Progress = Callable[[int], None]
 RECORD: Final = ".backup"
 FORMAT: Final = "winkfs-backup"
-COPY_BYTES: Final = 8 << 20  # copied at a time
 RESERVE_BYTES: Final = 4096  # of zeros after copied entries: those at the end of a file would count
 COMPARED: Final = 1 << 20  # bytes before the end of a state that are compared with the source
 FIRST: Final = "backup-first"  # in _pending: the folder of manifests
@@ -102,7 +98,7 @@ def backup(
     if kind.name == "data set":
         if state:
             raise ValueError("a data set keeps generations: winkfs dataset history lists them")
-        return _DatasetBackup(kind.name, root_of(path), root_of(target), keep, progress).run()
+        return _DatasetBackup(root_of(path), root_of(target), keep, progress).run()
     if kind.name != "container":
         raise Refusal(
             f"is of the kind {kind.name}: containers and data sets can be backed up", source
@@ -130,55 +126,18 @@ class _State:
     variables: dict[str, int]
 
 
-class _Copying:
-    """Copies bytes of data files, and verifies their checksums."""
-
-    def __init__(self, kind: str, base: str, dest: str, keep: int, progress: Progress | None):
-        self._base, self._dest, self._keep = base, dest, keep
-        self._progress = progress or (lambda _: None)
-        self.done = Backup(kind)
-
-    def _bytes(
-        self, storage: Storage, target: Storage, start: int, end: int, *, counted: bool = True
-    ) -> None:
-        with contextlib.closing(storage.bulk(start, end)) as reader:
-            for at in range(start, end, COPY_BYTES):
-                size = min(COPY_BYTES, end - at)
-                data = reader.read(at, size)
-                if len(data) < size:
-                    raise Refusal(f"{storage.name} was cut short meanwhile", self._base)
-                target.write(at, [bytes(data)])
-                self.done.copied += size if counted else 0
-                self._progress(size)
-
-    def _check(self, copy: KVSeq, start: int, end: int) -> tuple[int, list[int]]:
-        """Verify the copied entries -> position of the last entry, 0: there is none; positions of
-        those that declare columns."""
-        last, columns = 0, list[int]()
-        start = copy.layout.aligned(start)
-        try:
-            for batch in scan_intact(copy.storage, copy.layout, start, end, problem=self._note):
-                last = int(batch.pos[-1])
-                columns += batch.pos[entries_of(batch, KEY)].tolist()
-        except CorruptError as error:  # without checksums, the next entry cannot be found
-            self._note(error)
-        return last, columns
-
-    def _note(self, problem: FormatError | str) -> None:
-        self.done.problems.append(str(problem))
-
-
-class _ContainerBackup(_Copying):
+class _ContainerBackup(Copying):
     def __init__(self, base: str, dest: str, keep: int, progress: Progress | None) -> None:
-        super().__init__("container", base, dest, keep, progress)
+        super().__init__(base, progress)
+        self._dest, self._keep, self.done = dest, keep, Backup("container")
         self._directory, self._name = locate(dest)
 
     def run(self, state: int) -> Backup:
-        if f"{absolute(self._dest)}/".startswith(f"{absolute(self._base)}/"):
+        if f"{absolute(self._dest)}/".startswith(f"{absolute(self.base)}/"):
             raise Refusal("is the container itself, or below its name: give another path",
                           self._dest)  # fmt: skip
-        if not locate(self._base)[0].exists(locate(self._base)[1] + DATA):
-            raise NoSuchFile("no such container (there is no BASE.data)", self._base)
+        if not locate(self.base)[0].exists(locate(self.base)[1] + DATA):
+            raise NoSuchFile("no such container (there is no BASE.data)", self.base)
         self._check_free()
         if self._directory.info() is None:
             make_directory(absolute(self._dest).rpartition("/")[0])
@@ -186,6 +145,7 @@ class _ContainerBackup(_Copying):
         try:
             with contextlib.ExitStack() as stack:
                 self._copy(stack, lock, state)
+            self.done.copied, self.done.problems = self.copied, self.problems
         finally:
             lock.release()
             if not self._directory.exists(self._name + DATA):
@@ -204,13 +164,13 @@ class _ContainerBackup(_Copying):
             raise FileExists("is no backup that this version can read", self._dest)
 
     def _copy(self, stack: contextlib.ExitStack, lock: WriterLock, state: int) -> None:
-        name, block, end = self._base + DATA, None, 0
+        name, block, end = self.base + DATA, None, 0
         if state:
-            states = (_states(*locate(self._base)) or [])[::-1]
+            states = (_states(*locate(self.base)) or [])[::-1]
             if state >= len(states):
-                raise Refusal(f"earlier states: {max(len(states) - 1, 0)}", self._base)
+                raise Refusal(f"earlier states: {max(len(states) - 1, 0)}", self.base)
             chosen = states[state]
-            name = f"{absolute(self._base).rpartition('/')[0]}/{chosen.file}"
+            name = f"{absolute(self.base).rpartition('/')[0]}/{chosen.file}"
             block, end = Superblock(chosen.variables), chosen.end
         storage = stack.enter_context(open_file(name, uncached=True))
         if block is None:
@@ -227,14 +187,14 @@ class _ContainerBackup(_Copying):
         settings = Settings.of(block, storage.name)
         kv = KVSeq(storage, block, writable=False)
         if not kv.layout.checksum:  # a torn copy would not be detected
-            stack.callback(WriterLock(self._base).release)
+            stack.callback(WriterLock(self.base).release)
             block = read_superblock(storage)
             kv = KVSeq(storage, block, writable=False)
         if kv.truncated:
             if self._directory.exists(self._name + DATA):
-                raise Refusal("is cut short: the backup stays as it is (winkfs repair)", self._base)
-            self.done.problems.append(f"{storage.name}: cut short at byte {kv.end}")
-        end = end_of(kv, covered_by(self._base + ".idx", settings))
+                raise Refusal("is cut short: the backup stays as it is (winkfs repair)", self.base)
+            self.problems.append(f"{storage.name}: cut short at byte {kv.end}")
+        end = end_of(kv, covered_by(self.base + ".idx", settings))
         return block, end
 
     # --- what is new ---
@@ -270,14 +230,14 @@ class _ContainerBackup(_Copying):
             if end > start or mine.get(COLUMNS) != block.get(COLUMNS):
                 target.preallocate(end + RESERVE_BYTES)
                 try:
-                    self._bytes(storage, target, start, end)
-                    last, old = self._check(KVSeq(target, block, writable=False), start, end)
+                    self.copy(storage, target, start, end)
+                    last, old = self.check(KVSeq(target, block, writable=False), start, end)
                 except BaseException:
                     with contextlib.suppress(OSError):
                         target.truncate(start)
                     raise
                 target.sync()
-                new = _published(block, end)
+                new = published(block, end)
                 new.used = mine.used
                 if "SBSEQ" in mine:
                     new["SBSEQ"] = mine["SBSEQ"]
@@ -306,21 +266,10 @@ class _ContainerBackup(_Copying):
 
     def _replace(self, storage: Storage, block: Superblock, end: int) -> None:
         """Copy everything to a file beside DEST, make its derived files, then rename it."""
-        directory, part = self._directory, self._name + PARTIAL
         remove_files(self._dest + PARTIAL)
         try:
-            new = _published(block, end)
-            with directory.create_new(part + DATA, like=storage, uncached=True) as target:
-                start = new["SBSIZE"]
-                target.preallocate(end)
-                self._bytes(storage, target, start, end)
-                target.write(0, new.images())
-                last, _ = self._check(KVSeq(target, new, writable=False), start, end)
-                target.sync()
-            reindex(self._dest + PARTIAL)
-            with directory.open(part + DATA) as made:
-                new = read_superblock(made)
-            self._take_place(part, new, last)
+            new, last = self.make(storage, block, end, self._dest + PARTIAL)
+            self._take_place(new, last)
         except BaseException:
             with contextlib.suppress(OSError):
                 remove_files(self._dest + PARTIAL)
@@ -328,7 +277,7 @@ class _ContainerBackup(_Copying):
         self.done.whole, self.done.size = True, new["FILESIZE"]
         self._prune()
 
-    def _take_place(self, part: str, block: Superblock, last: int) -> None:
+    def _take_place(self, block: Superblock, last: int) -> None:
         directory, name = self._directory, self._name
         states, kept = _states(directory, name) or [], ""
         if directory.exists(name + DATA) and self._keep:
@@ -339,17 +288,9 @@ class _ContainerBackup(_Copying):
                 state.file = kept if state.file == name + DATA else state.file
         else:
             states = [state for state in states if state.file != name + DATA]
-        for suffix in DERIVED:
-            directory.unlink(name + suffix)
-        directory.sync()
+        remove_derived(directory, name)
         self._record([*states, self._state(block, block["FILESIZE"], last)])
-        directory.rename(part + DATA, name + DATA)
-        directory.sync()
-        for suffix in DERIVED:
-            if directory.exists(part + suffix):
-                directory.rename(part + suffix, name + suffix)
-        directory.unlink(part + SUFFIX)
-        directory.sync()
+        take_place(directory, name)
 
     # --- states ---
 
@@ -376,16 +317,6 @@ class _ContainerBackup(_Copying):
         self.done.states, self.done.removed = len(states), len(known) - len(states)
 
 
-def _published(block: Superblock, end: int) -> Superblock:
-    """Return the superblock of a copy."""
-    new = Superblock(block)
-    new.pop(UNNAMED, None)
-    if "SYNCSIZE" in new:  # after a lost sync, counters are wrong: the next writer counts anew
-        new["SYNCSIZE"] = end if new.get("FILESIZE") == end else new["SBSIZE"]
-    new["FILESIZE"] = end
-    return new
-
-
 def _states(directory: Directory, name: str) -> list[_State] | None:
     """Return the states of a backup, the newest last; None: there is no readable record."""
     try:
@@ -401,14 +332,19 @@ def _states(directory: Directory, name: str) -> list[_State] | None:
 # --- a data set ---
 
 
-class _DatasetBackup(_Copying):
+class _DatasetBackup(Copying):
+    def __init__(self, base: str, dest: str, keep: int, progress: Progress | None) -> None:
+        super().__init__(base, progress)
+        self._dest, self._keep, self.done = dest, keep, Backup("data set")
+
     def run(self) -> Backup:
-        root, dest = os.path.realpath(self._base), os.path.realpath(self._dest)
+        root, dest = os.path.realpath(self.base), os.path.realpath(self._dest)
         if dest == root or dest.startswith(root + "/") or root.startswith(dest + "/"):
             raise Refusal("is the data set, in it or around it: give another path", self._dest)
         self.done.whole = not is_dataset(self._dest)
         if self.done.whole:
             self._begin()
+        self.done.problems = self.problems
         for left in range(TRIES, 0, -1):
             try:
                 self._copy()
@@ -416,6 +352,7 @@ class _DatasetBackup(_Copying):
             except (FileNotFoundError, StalePlan):
                 if left == 1:
                     raise
+        self.done.copied = self.copied
         return self.done
 
     def _begin(self) -> None:
@@ -432,7 +369,7 @@ class _DatasetBackup(_Copying):
             directory_of(pending).create_new(BEGUN).close()
 
     def _copy(self) -> None:
-        log = Log(self._base)
+        log = Log(self.base)
         newest = log.newest()
         self._check_same(log)
         oldest = max(log.head().oldest, newest - self._keep)
@@ -444,7 +381,7 @@ class _DatasetBackup(_Copying):
                 self._shard(record)
             made = replace(manifest, oldest=oldest, checkpoint=replace(state, oldest=oldest))
             self._publish(number, made.encode())
-        self.done.problems += log.problems
+        self.problems += log.problems
         self._prune(oldest)
 
     def _numbers(self) -> list[int]:
@@ -464,7 +401,7 @@ class _DatasetBackup(_Copying):
         """Copy the missing files of a shard, the data file last."""
         job, name = record.path.split("/")
         make_directory(f"{self._dest}/{job}")
-        with directory_of(self._base).subdirectory(job) as source:
+        with directory_of(self.base).subdirectory(job) as source:
             target = directory_of(f"{self._dest}/{job}")
             if target.exists(name + DATA):
                 return
@@ -475,17 +412,17 @@ class _DatasetBackup(_Copying):
                     with source.open(name + suffix, uncached=True) as file:
                         self._file(file, target, name + suffix)
                 elif suffix == DATA:
-                    raise FileNotFoundError(2, "no such file", f"{self._base}/{record.path}.data")
+                    raise FileNotFoundError(2, "no such file", f"{self.base}/{record.path}.data")
 
     def _file(self, file: Storage, target: Directory, name: str) -> None:
         with replacing(target, name, like=file, uncached=True) as copy:
-            self._bytes(file, copy, 0, file.size(), counted=name.endswith(DATA))
+            self.copy(file, copy, 0, file.size(), counted=name.endswith(DATA))
             if name.endswith(DATA):
                 try:
                     kv = KVSeq.open(copy)
-                    self._check(kv, kv.start, kv.end)
+                    self.check(kv, kv.start, kv.end)
                 except FormatError as error:
-                    self._note(error)
+                    self.note(error)
 
     def _publish(self, number: int, data: bytes) -> None:
         if is_dataset(self._dest):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, Self
@@ -24,7 +24,15 @@ from winkfs.container.index import Index
 from winkfs.container.ondisk.chain import whole
 from winkfs.container.ondisk.compressed import COMPRESS, Compression
 from winkfs.container.ondisk.compressed import KEY as COMPRESSION
-from winkfs.container.ondisk.data import CHAINS, INCHAIN, SANE, Settings, make_room
+from winkfs.container.ondisk.data import (
+    CHAINS,
+    INCHAIN,
+    LAST_BYTES,
+    SANE,
+    Settings,
+    catalog_names,
+    make_room,
+)
 from winkfs.container.ondisk.inode import ExtentArray, Inode
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.container.ondisk.typed import (
@@ -341,8 +349,22 @@ class DataFile:
         if not self.kv.storage.far:
             return self.directory.open(self.name + suffix)
         if suffix not in self._far:
-            self._far[suffix] = self.directory.open(self.name + suffix)
+            self._far[suffix] = self._open_far(suffix)
         return self._far[suffix].duplicate()
+
+    def _open_far(self, suffix: str) -> Storage:
+        likely, *others = (
+            catalog_names(self.name, self.kv.superblock)
+            if suffix == ".cat"
+            else [self.name + suffix]
+        )
+        if others:  # it asks for the object at once
+            storage = self.directory.open(likely)
+            with suppress(FileNotFoundError):
+                storage.begin(LAST_BYTES)
+                return storage
+            (likely,) = others
+        return self.directory.open(likely)
 
     def deriving(
         self,

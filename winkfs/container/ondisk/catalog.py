@@ -42,7 +42,7 @@ from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import FILEINCR, HALF, KVSEQ, Superblock, read_superblock
 from winkfs.container.ondisk.block import ALIGN, AREA, BLOCK, encode_blocks
-from winkfs.container.ondisk.data import CUTID, PURPOSE_CATALOG
+from winkfs.container.ondisk.data import CUTID, LAST_BYTES, PURPOSE_CATALOG
 from winkfs.container.ondisk.run import (
     PART,
     VALUES,
@@ -64,7 +64,6 @@ CLASHES: Final = "CLASHES"  # of the first run: files that have the name of a di
 BRIEF: Final = ("BRIEF", "BRIEFLEN", "BRIEFSUM")
 BRIEF_FROM: Final = 256  # blocks of a run that has a brief index: that of fewer is short anyway
 NOWHERE: Final[Place] = (0, 0, 0)
-LAST_BYTES: Final = 64 << 10  # of a file that is far that are read first
 TRAILER: Final = ("CONTID", CUTID, "DATAEND", RUNS, RUNBYTES, RUNHASH, CLASHES, *BRIEF)
 TRAILER_BYTES: Final = 16 + 8 * len(TRAILER) + 4  # of the entry
 FIXED: Final = 12  # KEYREPR of 8-byte keys

@@ -15,6 +15,8 @@ import numpy as np
 
 from winkformats import hashing
 from winkformats.errors import FormatError
+from winkformats.hashing import xxh3_signed
+from winkformats.kv.entry import MASK64
 from winkformats.kv.superblock import (
     FILEINCR,
     HALF,
@@ -37,6 +39,8 @@ PURPOSE_TIME: Final = "FSYSTIME"
 PURPOSE_CATALOG: Final = "FSYSCAT"
 UNNAMED: Final = "UNNAMED"  # 1: the name of the file may not be on the disk
 CUTID: Final = "CUTID"  # random, of the last rollback or repair; missing: there was none
+PUSHED: Final = "PUSHED"  # of an object: which catalog is its own, see `catalog_names`
+LAST_BYTES: Final = 64 << 10  # of a catalog that is far that are read first
 EXTENSIONS: Final = frozenset(
     [
         "INCOMPAT", "SBCKSUM", "SBSEQ", "CONTID", "KVCKSUM", "CKALGO", "NEXTFID", "MTIMENS",
@@ -152,6 +156,24 @@ class Settings:
     def ns_of(self, mtime: int) -> int:
         """Convert FMTIME to nanoseconds since the epoch."""
         return mtime * self.mtime_unit
+
+
+def set_pushed(block: Superblock) -> None:
+    """Let a data file that becomes an object name its catalog: by its state, so that no object with
+    the catalog of another state is in its place."""
+    make_room(block, [PUSHED])
+    state = [block.get(name, 0) for name in ("CONTID", CUTID, "FILESIZE")]
+    block[PUSHED] = xxh3_signed(repr(state).encode()) >> 2
+
+
+def catalog_names(name: str, block: Mapping[str, int]) -> list[str]:
+    """Return the names that the catalog of a container that is far may have, the likely one first.
+
+    block  superblock of its data file
+    """
+    mark = block.get(PUSHED)
+    own = [] if mark is None else [f"{name}.{mark & MASK64:016x}.cat"]
+    return [*own, f"{name}.cat"]
 
 
 def make_room(block: Superblock, names: Iterable[str]) -> None:
