@@ -47,6 +47,9 @@ if TYPE_CHECKING:
     from winkfs.registry import pack as pack
     from winkfs.registry import reindex as reindex
     from winkfs.registry import verify as verify
+    from winkfs.remote.pull import pull as pull
+    from winkfs.remote.push import push as push
+    from winkfs.remote.signed import sign as sign
 
 __version__ = VERSION
 _HOMES = {
@@ -84,8 +87,11 @@ _HOMES = {
     "open": "registry",
     "pack": "registry",
     "path_of": "names",
+    "pull": "remote.pull",
+    "push": "remote.push",
     "query": "arrow.query",
     "reindex": "registry",
+    "sign": "remote.signed",
     "verify": "registry",
 }
 

@@ -196,6 +196,7 @@ class ObjectStore:
 class SimulatedTransport(Transport):
     def __init__(self, store: ObjectStore) -> None:
         super().__init__(store.url)
+        self.writes = True
         self._store = store
 
     def get(
@@ -236,6 +237,9 @@ class SimulatedTransport(Transport):
         made = self.put(key, read(0, size), absent=absent, like=like)
         progress(size)
         return made, size
+
+    def sign(self, key: str, seconds: int) -> str:
+        return f"{self._store.url}/{key}?seconds={seconds}"
 
     def delete(self, keys: Sequence[str]) -> None:
         self._store.remove(keys)

@@ -84,7 +84,7 @@ class Copying:
         """
         directory, name = locate(base)
         new = published(block, end)
-        with self._begun(directory, name, new, storage) as target:
+        with self.begun(directory, name, new, storage) as target:
             start = new["SBSIZE"]
             at = KVSeq(target, new, writable=False).whole_until(start, min(target.size(), end))
             target.preallocate(end)
@@ -100,7 +100,7 @@ class Copying:
             return read_superblock(made), last
 
     @staticmethod
-    def _begun(directory: Directory, name: str, new: Superblock, like: Storage) -> Storage:
+    def begun(directory: Directory, name: str, new: Superblock, like: Storage) -> Storage:
         """Return the data file of a copy that was begun, or a new one. It has the identity of the
         container, but no entries yet, whatever bytes follow."""
         try:

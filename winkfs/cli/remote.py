@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import islice
 from typing import Final
 
@@ -10,18 +14,23 @@ import click
 import winkfs
 from winkfs.cli._common import (
     BASE,
+    DURATION,
     JSON,
     Failures,
     Progress,
+    answer,
+    bytes_to_read,
     counted,
     emit,
     expand,
+    name_bytes,
     opened,
     print_facts,
     warn,
 )
-from winkfs.errors import Refusal
+from winkfs.errors import Refusal, Stopped
 from winkfs.names import to_bytes
+from winkfs.units import size_text
 
 BATCH: Final = 4096  # names whose contents are asked for together
 
@@ -29,6 +38,94 @@ RATES: Final = {  # of a check -> how they are shown
     "latency": ("{:.1f} ms", 1000), "upload": ("{:.1f} MB/s", 1e-6),
     "download": ("{:.1f} MB/s", 1e-6), "clock": ("{:+.1f} s", 1),
 }  # fmt: skip
+
+FORCE = click.option("--force", is_flag=True, help="Replace what is there, also another container.")
+DRY_RUN = click.option("-n", "--dry-run", is_flag=True, help="Only print what would be copied.")
+
+
+@click.command()
+@BASE
+@click.argument("url")
+@FORCE
+@DRY_RUN
+@JSON
+def push(base: str, url: str, force: bool, dry_run: bool, as_json: bool) -> int:
+    """Copy a container to object storage, as of its last sync, while it is being written.
+
+    URL is s3://BUCKET/NAME, gs:// or az://. A push that is stopped has changed nothing there; the
+    same command sends what is missing. A later state replaces an earlier one of the same container;
+    another container only with --force. See docs/remote.md.
+    """
+    from winkfs.remote.push import push as run
+
+    with _continued(), Progress("pushing", "bytes", bytes_to_read(base)) as bar:
+        done = run(base, url, force=force, dry_run=dry_run, progress=bar)
+        for line in [*done.problems, *done.notes]:
+            bar.warn(line)
+    what = f"{done.url}: {size_text(done.sent)} {'would be sent' if dry_run else 'sent'}"
+    what += f" of {size_text(done.size)}{', in place of what is there' * done.replaces}"
+    what = f"{done.url}: is there already" if done.same and not done.sent else what
+    answer(asdict(done) | {"base": base, "dry_run": dry_run}, as_json, what)
+    return 1 if done.problems else 0
+
+
+@click.command()
+@click.argument("url")
+@BASE
+@FORCE
+@DRY_RUN
+@JSON
+def pull(url: str, base: str, force: bool, dry_run: bool, as_json: bool) -> int:
+    """Copy a container from object storage to BASE on this machine.
+
+    BASE appears when it is whole and verified. A pull that is stopped leaves BASE.partial, from
+    which the same command goes on. Of a BASE with an earlier state only what is new is brought;
+    another container is replaced only with --force.
+    """
+    from winkfs.remote.pull import pull as run
+
+    with _continued(), Progress("pulling", "bytes", bytes_to_read(url)) as bar:
+        done = run(url, base, force=force, dry_run=dry_run, progress=bar)
+        for line in done.problems:
+            bar.warn(line)
+    what = f"{done.base}: {size_text(done.fetched)} {'would be copied' if dry_run else 'copied'}"
+    what += f" of {size_text(done.size)}{', in place of what was there' * done.replaces}"
+    what = f"{done.base}: is there already" if done.same else what
+    answer(asdict(done) | {"url": url, "dry_run": dry_run}, as_json, what)
+    return 1 if done.problems else 0
+
+
+@contextlib.contextmanager
+def _continued() -> Iterator[None]:
+    """After an interrupt, print what to do."""
+    try:
+        yield
+    except (KeyboardInterrupt, Stopped):
+        warn("the same command goes on from here; until then what is there stays as it was")
+        raise
+
+
+@click.command()
+@click.argument("url")
+@click.argument("name")
+@click.option("--expires", type=DURATION, default="1h", show_default=True, metavar="TIME",
+              help="How long the link is valid: at most 7d.")  # fmt: skip
+@JSON
+def sign(url: str, name: str, expires: int, as_json: bool) -> int:
+    """Print lines for a shell that fetch the file NAME with curl, without credentials.
+
+    No store signs a part of an object: whoever has the link can read the whole container. The lines
+    ask for the range of the file, and compare its SHA-256. With --json: URL, ranges, ETag.
+    """
+    from winkfs.remote.signed import sign as run
+
+    link = run(url, name_bytes(name), seconds=expires)
+    out = re.sub(r"[^\w.+-]|^-", "_", link.name.rstrip("/").rpartition("/")[2]) or "file"
+    if as_json:
+        emit(asdict(link) | {"command": link.command(out)})
+    else:
+        click.echo(link.command(out))
+    return 0
 
 
 @click.group()

@@ -81,11 +81,13 @@ class Transport:
 
     url       of its root, without a slash at the end; keys are relative to it
     suffixes  whether `get` can ask for the last bytes of an object of unknown size
+    writes    whether objects can be written
     recent    objects whose first answer can be used by the next `open`, see `FRESH`
     cache     of what was read of its objects; None: there is none
     """
 
     suffixes: bool = True
+    writes: bool = False
     cache: Cache | None = None
 
     def __init__(self, url: str) -> None:
@@ -165,6 +167,10 @@ class Transport:
     def delete(self, keys: Sequence[str]) -> None:
         """Remove objects; missing ones are ignored."""
         raise _read_only(f"{self.url}/{keys[0]}")
+
+    def sign(self, key: str, seconds: int) -> str:
+        """Return a URL from which anybody can read an object for some seconds. Raises OSError."""
+        raise OSError(errno.EOPNOTSUPP, "no URLs are signed here", f"{self.url}/{key}")
 
 
 class Limit(threading.local):
@@ -594,15 +600,16 @@ class ObjectDirectory(Directory):
     """The objects whose keys begin with a prefix and a slash."""
 
     def __init__(self, transport: Transport, prefix: str) -> None:
-        self._transport, self._prefix = transport, prefix.strip("/")
+        self.transport, self._prefix = transport, prefix.strip("/")
         self.path = f"{transport.url}/{self._prefix}" if self._prefix else transport.url
 
     @property
     def place(self) -> tuple[Transport, str]:
         """Return the transport, and the prefix without a slash at its end."""
-        return self._transport, self._prefix
+        return self.transport, self._prefix
 
-    def _key(self, name: str) -> str:
+    def key(self, name: str) -> str:
+        """Return the key of an object."""
         return f"{self._prefix}/{name}" if self._prefix else name
 
     def open(
@@ -610,11 +617,11 @@ class ObjectDirectory(Directory):
     ) -> ObjectStorage:
         if mode != "r":
             raise _read_only(f"{self.path}/{name}")
-        key = self._key(name)
-        made, found = self._transport.recent.pop(key, (0.0, None))
+        key = self.key(name)
+        made, found = self.transport.recent.pop(key, (0.0, None))
         if found is not None and time.monotonic() - made < FRESH:
             return found
-        return ObjectStorage(self._transport, key)
+        return ObjectStorage(self.transport, key)
 
     def info(self, name: str = "", *, follow: bool = False) -> Info | None:
         """Return as `Directory.info`; a name is that of an object, not of a directory.
@@ -622,7 +629,7 @@ class ObjectDirectory(Directory):
         cost    one request; that of a name brings the first bytes, for the next `open`
         """
         if not name:
-            for _ in self._transport.list(f"{self._prefix}/" if self._prefix else ""):
+            for _ in self.transport.list(f"{self._prefix}/" if self._prefix else ""):
                 owner = os.geteuid(), os.getegid()
                 return Info(FileType.DIRECTORY, (hash(self.path), 0), 0, 0.0, 0o755, *owner)
             return None
@@ -631,18 +638,18 @@ class ObjectDirectory(Directory):
             found = storage.info()
         except FileNotFoundError:
             return None
-        self._transport.recent[self._key(name)] = time.monotonic(), storage
+        self.transport.recent[self.key(name)] = time.monotonic(), storage
         with contextlib.suppress(KeyError):  # another thread was faster
-            while len(self._transport.recent) > IN_FLIGHT:
-                self._transport.recent.popitem(last=False)
+            while len(self.transport.recent) > IN_FLIGHT:
+                self.transport.recent.popitem(last=False)
         return found
 
     def list(self) -> list[str]:
         prefix = f"{self._prefix}/" if self._prefix else ""
-        return [key[len(prefix) :].rstrip("/") for key, _ in self._transport.list(prefix)]
+        return [key[len(prefix) :].rstrip("/") for key, _ in self.transport.list(prefix)]
 
     def subdirectory(self, name: str) -> Self:
-        return type(self)(self._transport, self._key(name))
+        return type(self)(self.transport, self.key(name))
 
     def scratch(self) -> Storage:
         return PosixDirectory(tempfile.gettempdir()).scratch()

@@ -163,7 +163,7 @@ def set_pushed(block: Superblock) -> None:
     the catalog of another state is in its place."""
     make_room(block, [PUSHED])
     state = [block.get(name, 0) for name in ("CONTID", CUTID, "FILESIZE")]
-    block[PUSHED] = xxh3_signed(repr(state).encode()) >> 2
+    block[PUSHED] = xxh3_signed(repr(state).encode())
 
 
 def catalog_names(name: str, block: Mapping[str, int]) -> list[str]:
