@@ -66,6 +66,9 @@ LEFT_OUT = {  # lines of shell -> why
     "pip install": "what is installed stays as it is",
     "aws s3 cp": "tests/remote/test_s3.py",
     "winkfs remote check": "tests/remote/test_check.py",
+    "winkfs push": "tests/remote/test_push.py",
+    "winkfs pull": "the same",
+    "winkfs sign": "the same",
     "--state 2": "needs two more backups: tests/archive/test_backup.py",
 }
 

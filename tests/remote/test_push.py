@@ -105,6 +105,18 @@ def test_a_container_in_use_is_sent_as_of_its_last_sync(store: ObjectStore, base
     assert not winkfs.verify(f"{store.url}/c").problems
 
 
+def test_a_copy_by_hand_is_what_it_is(store: ObjectStore, base: Path) -> None:
+    url = store.put_container(base)
+    before = dict(store.objects)
+    assert winkfs.push(base, url).same and store.objects == before
+    del store.objects["dir/c.cat"]
+    assert winkfs.push(base, url).sent
+    assert content(url) == OLD
+    change(base)
+    assert winkfs.push(base, url).replaces
+    assert content(url) == NEW and "dir/c.cat" not in store.objects
+
+
 def test_a_dry_run_sends_nothing(store: ObjectStore, base: Path) -> None:
     done = winkfs.push(base, f"{store.url}/c", dry_run=True)
     assert done.sent == done.size > 0 and not store.objects and not store.pending
@@ -191,8 +203,11 @@ def test_each_request_can_fail(
     assert 5 < at < 99
 
 
-def test_a_push_that_was_killed_goes_on(store: ObjectStore, base: Path) -> None:
+def test_a_push_that_was_killed_goes_on(
+    store: ObjectStore, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each request is the last one in turn."""
+    monkeypatch.setattr(parts, "AT_ONCE", 1)  # no thread outlives the push
     url = pushed(store, base)
     objects, whole = dict(store.objects), 0
     for at in range(100):

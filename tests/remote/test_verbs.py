@@ -25,6 +25,9 @@ YES = {
     "query": ["URL", "select count(*) from files"],
     "verify": ["URL"],
     "backup": ["URL", "copy"],
+    "push": ["c", "URL"],
+    "pull": ["URL", "pulled"],
+    "sign": ["URL", "d/0007"],
     "salvage": ["URL", "copy"],
     "fct": ["list", "URL.data"],
 }

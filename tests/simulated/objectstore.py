@@ -129,7 +129,8 @@ class ObjectStore:
     def begin(self, key: str) -> str:
         self.asked(key, "begin")
         upload = f"upload{next(_numbers)}"
-        self.pending[upload] = key, {}
+        with self.lock:
+            self.pending[upload] = key, {}
         self.lost(key)
         return upload
 
@@ -172,18 +173,21 @@ class ObjectStore:
 
     def uploads(self, key: str) -> list[str]:
         self.asked(key, "uploads")
-        return [upload for upload, (there, _) in self.pending.items() if there == key]
+        with self.lock:
+            return [upload for upload, (there, _) in self.pending.items() if there == key]
 
     def parts(self, key: str, upload: str) -> dict[int, Part]:
         self.asked(key, "parts")
-        return {
-            number: Part(len(data), hashlib.md5(data).hexdigest())
-            for number, data in self._parts(key, upload).items()
-        }
+        with self.lock:
+            return {
+                number: Part(len(data), hashlib.md5(data).hexdigest())
+                for number, data in self._parts(key, upload).items()
+            }
 
     def abort(self, key: str, upload: str) -> None:
         self.asked(key, "abort")
-        self.pending.pop(upload, None)
+        with self.lock:
+            self.pending.pop(upload, None)
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[list[Request]]:

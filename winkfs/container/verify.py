@@ -7,7 +7,7 @@ info    describes the container, its content and the use of its bytes
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +33,7 @@ from winkfs.container.index import Index
 from winkfs.container.namesorter import NameSorter, RowCollector
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.compressed import COMPRESSED
-from winkfs.container.ondisk.data import PURPOSE_CATALOG
+from winkfs.container.ondisk.data import PURPOSE_CATALOG, catalog_names
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, due
@@ -390,7 +390,7 @@ def info(base: str) -> Record:
             **_compression_record(store, space),
             "last_sync": time_text(kv.superblock.get("SYNCTIME")),
             "clean": kv.superblock.get("SYNCSIZE", kv.end) == kv.end and not kv.truncated,
-            "file_sizes": _sizes(base),
+            "file_sizes": _sizes(base, kv.superblock),
             "problems": list(store.notes),
             "superblock": kv.superblock.record(),
         }
@@ -490,14 +490,17 @@ def _compression_record(store: Store, space: Record) -> Record:
     return {"compression": record}
 
 
-def _sizes(base: str) -> Record:
+def _sizes(base: str, superblock: Mapping[str, int]) -> Record:
     """Return the size of each file of the container, and its bytes on disk."""
     sizes = {}
     for suffix in FILES:
         if is_far(base):
             directory, name = locate(base)
-            if (found := directory.info(name + suffix)) is not None:
-                sizes[base + suffix] = {"size": found.size, "on_disk": found.size}
+            names = catalog_names(name, superblock) if suffix == ".cat" else [name + suffix]
+            for there in names:
+                if (found := directory.info(there)) is not None:
+                    sizes[f"{directory.path}/{there}"] = {"size": found.size, "on_disk": found.size}
+                    break
             continue
         path = Path(base + suffix)
         if path.exists():

@@ -23,12 +23,12 @@ from winkformats.disk.parts import Read, etag_of
 from winkformats.disk.paths import locate
 from winkformats.disk.schemes import is_far
 from winkformats.errors import DerivedDamage, FormatError
-from winkformats.kv.superblock import Superblock, read_superblock
+from winkformats.kv.superblock import WRITER, Superblock, read_superblock
 from winkfs.archive.copying import COMPARED, Copying, Progress, is_same, published
 from winkfs.container.catalog import build, merge, open_catalog
 from winkfs.container.catalogindex import CatalogIndex
 from winkfs.container.ondisk.catalog import Catalog
-from winkfs.container.ondisk.data import catalog_names, set_pushed
+from winkfs.container.ondisk.data import PUSHED, UNNAMED, USUAL, catalog_names, set_pushed
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.container.recovery import tail
 from winkfs.container.store import Store
@@ -41,6 +41,9 @@ TRIES: Final = 5  # of a request with a condition whose answer was lost
 PAUSE: Final = 0.1  # seconds before the second try; the pauses double
 TAIL_BYTES: Final = 16 << 20  # of entries after the catalog; beyond, it is made from all inodes
 LEFT: Final = 86_400.0  # seconds after which a catalog without its data file is removed
+SUM_BYTES: Final = 8  # at the end of the last entry, with its checksum and without a delflag
+CHANGING: Final = frozenset({"SBSEQ", "SBCKSUM", WRITER, PUSHED, UNNAMED})
+"""Variables that may differ between copies of one state."""
 _OWN: Final = re.compile(r"\.[0-9a-f]{16}\.cat")
 
 
@@ -153,12 +156,14 @@ class _Push(Copying):
             return
         if not same:
             self._verify(store, new, end, from_there, read, force=force)
+        there = self._there[1] if self._there is not None else None
+        mine = catalog_names(self._name, there if same and there is not None else new)[0]
         if catalog is not None:
-            self._send_catalog(catalog, new)
+            self._send_catalog(catalog, mine)
         if not same:
             self._send_data(end, read)
             self._read_back(store, new, end, read)
-        self._clean(new)
+        self._clean(mine, there)
 
     def _open(self, stack: contextlib.ExitStack) -> Store:
         """Open the container as of its last sync."""
@@ -208,12 +213,16 @@ class _Push(Copying):
                 raise FileExists(f"{what}: --force replaces it", self.done.url)
             return False, 0
         there = old["FILESIZE"]
-        if there == info.size == end and self._ends_alike(read, max(end - COMPARED, 0), end):
+        alike = all(
+            old.get(name, USUAL.get(name)) == new.get(name, USUAL.get(name))
+            for name in (old.keys() | new.keys()) - CHANGING
+        )
+        if alike and info.size == end and self._ends_alike(read, end - SUM_BYTES, end):
             return True, 0
-        if there >= end and not force:
+        if there > end and not force:
             what = f"a later state is there, of {there} bytes, and here are {end}"
             raise FileExists(f"{what}: --force replaces it", self.done.url)
-        return False, there if there < end else 0
+        return False, there if there <= end else 0
 
     def _ends_alike(self, read: Read, start: int, end: int) -> bool:
         """Return whether the object there has the same bytes in a range."""
@@ -240,11 +249,10 @@ class _Push(Copying):
 
     # --- sending ---
 
-    def _send_catalog(self, catalog: Catalog, new: Superblock) -> None:
-        size = catalog.superblock["FILESIZE"]
-        key = self._directory.key(catalog_names(self._name, new)[0])
+    def _send_catalog(self, catalog: Catalog, name: str) -> None:
+        size, key = catalog.superblock["FILESIZE"], self._directory.key(name)
         there = self._transport.head(key)
-        if _is_equal(there, size, catalog.storage.read):
+        if _is_equal(there, size, catalog.storage.read) or (there is not None and self.done.same):
             self._progress(size)
             return
         _, sent = self._transport.put_from(key, size, catalog.storage.read, self._progress)
@@ -292,11 +300,9 @@ class _Push(Copying):
         if not sound:
             raise Refusal("what was read back is not what was sent: push it again", self.done.url)
 
-    def _clean(self, new: Superblock) -> None:
+    def _clean(self, mine: str, old: Superblock | None) -> None:
         """Remove the catalog of the state that was replaced, and those that killed pushes left."""
-        mine = catalog_names(self._name, new)[0]
-        old = self._there[1] if self._there is not None else None
-        names = set() if old is None else {*catalog_names(self._name, old)}
+        names = set() if old is None or self.done.same else {*catalog_names(self._name, old)}
         try:
             names |= set(self._left())
             if names := names - {mine}:

@@ -22,7 +22,7 @@ SIGNED_TOGETHER: Final = 16  # URLs for parts
 
 
 class Sender(Protocol):
-    """What makes requests: see `RangeTransport`."""
+    """A transport that makes requests: see `RangeTransport`."""
 
     url: str
 
