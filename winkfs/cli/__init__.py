@@ -64,7 +64,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "push": ("remote", "Copy a container to object storage."),
         "pull": ("remote", "Copy a container from object storage."),
         "sign": ("remote", "Print a link to a file of a container on object storage."),
-        "cache": ("remote", "Show, empty or fill the cache of what was read of remote containers."),
+        "cache": ("remote", "Show, empty or fill the cache of remote containers."),
         "remote": ("remote", "Check whether a store can have data sets that are written."),
     },
     "Shell": {"completion": ("", "Print a shell completion script.")},

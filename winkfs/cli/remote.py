@@ -170,7 +170,7 @@ def clear() -> None:
 @BASE
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 def prefetch(base: str, names: tuple[str, ...]) -> int:
-    """Bring the whole catalog of the container BASE into the cache, and the contents of files.
+    """Bring the catalog of BASE, and files, into the cache.
 
     A NAME may be a glob: * matches / too.
     """
@@ -218,7 +218,7 @@ def remote() -> None:
 @click.argument("url")
 @JSON
 def check(url: str, as_json: bool) -> int:
-    """Check whether the store of URL keeps what the commits of a data set need.
+    """Check whether the store of URL keeps what commits need.
 
     Some servers ignore in silence that an object is to be written only if there is none: then two
     writers can replace each other's commits. All that is written for the check is removed; the
