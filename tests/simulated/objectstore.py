@@ -165,8 +165,9 @@ class ObjectStore:
                 raise FileExists("is there already", key)
             if like is not None and (there is None or there[1].etag != like.etag):
                 raise StalePlan("was replaced since it was opened: open it again", key)
-            data = b"".join(found)
-            self.objects[key] = data, ObjectInfo(len(data), etag, 1_700_000_000.0)
+            self.put(key, b"".join(found))
+            data, info = self.objects[key]
+            self.objects[key] = data, info._replace(etag=etag)
             del self.pending[upload]
         self.lost(key)
         return self.objects[key][1]
