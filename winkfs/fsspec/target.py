@@ -17,10 +17,9 @@ from fsspec.registry import filesystem
 from winkformats.disk.schemes import is_far
 from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, FILES
-from winkfs.remote import SCHEMES
+from winkfs.remote.schemes import OURS, SCHEMES
 
 LOCAL: Final = (None, "", "file", "local")
-OURS: Final = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}  # what winkfs calls them
 log = logging.getLogger("winkfs.fsspec")
 
 

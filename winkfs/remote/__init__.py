@@ -1,21 +1,20 @@
 """Object storage: stores below s3://, gs://, az:// and https:// are read in place.
 
 The transport of a URL (`find`), one a process and store, makes requests for ranges over HTTP, on
-signed URLs (`ranges`); listing and signing need credentials (`control`). Blocks of catalogs are
-kept on the disk (`cache`).
+signed URLs (`ranges`); listing and signing need credentials (`control`). Other schemes are those of
+fsspec (`filesystems`). What was read is kept on the disk (`cache`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from winkformats.disk.schemes import is_far, register
+from winkformats.disk.schemes import is_far, register, register_others
 from winkfs.errors import ReadOnly
+from winkfs.remote.schemes import SCHEMES, is_known
 
 if TYPE_CHECKING:
     from winkformats.disk.objects import ObjectDirectory
-
-SCHEMES = ("s3", "gs", "az", "https", "http")
 
 
 def directory(path: str) -> ObjectDirectory:
@@ -35,3 +34,4 @@ def install() -> None:
     """Let all paths that begin with one of the schemes and `://` be on object storage."""
     for scheme in SCHEMES:
         register(scheme, directory, url=True)
+    register_others(lambda scheme: directory if is_known(scheme) else None)

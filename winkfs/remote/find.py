@@ -9,6 +9,7 @@ from functools import cache
 from winkformats.disk.objects import ObjectDirectory, Transport
 from winkfs.errors import Refusal, need
 from winkfs.remote.cache import DiskCache
+from winkfs.remote.schemes import NO_PASSWORD, OURS, SCHEMES
 
 
 def directory_at(path: str) -> ObjectDirectory:
@@ -20,15 +21,17 @@ def directory_at(path: str) -> ObjectDirectory:
 
 def divided(url: str) -> tuple[str, str]:
     """Return the root of the store of a URL, and the key in it. Raises Refusal."""
-    scheme, _, rest = url.partition("://")
-    host, _, key = rest.partition("/")
-    if not host:
+    scheme, _, rest = url.partition(":")
+    scheme = OURS.get(scheme, scheme)
+    host, _, key = rest.removeprefix("//").removeprefix("/").partition("/")
+    ours = scheme in SCHEMES
+    if not host and ours:
         raise Refusal(f"{scheme}:// needs a {'host' if is_web(scheme) else 'bucket'} after it", url)
-    if is_web(scheme) and "@" in host:
+    before, at, place = host.rpartition("@")
+    if at and (is_web(scheme) or (":" in before and scheme not in NO_PASSWORD)):
         raise Refusal("a URL with a password in it is not read: it would be in every message",
-                      f"{scheme}://{host.rpartition('@')[2]}/{key}",
-                      number=errno.EINVAL)  # fmt: skip
-    return f"{scheme}://{host}", key.strip("/")
+                      f"{scheme}://{place}/{key}", number=errno.EINVAL)  # fmt: skip
+    return f"{scheme}://{host}" if host else f"{scheme}:/", key.strip("/")
 
 
 def is_web(scheme: str) -> bool:
@@ -38,7 +41,13 @@ def is_web(scheme: str) -> bool:
 @cache
 def transport_of(root: str, process: int) -> Transport:
     """Return the transport of a store. `process`: each process has its own, see `os.fork`."""
-    scheme = root.partition("://")[0]
+    scheme = root.partition(":")[0]
+    if scheme not in SCHEMES:
+        from winkfs.remote.filesystems import FilesystemTransport
+
+        other = FilesystemTransport(root)
+        other.cache = DiskCache.of_user()
+        return other
     need("urllib3", f"to read {scheme}://", "cloud")
     from winkfs.remote.ranges import SignedTransport, WebTransport
 

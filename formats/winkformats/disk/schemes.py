@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
 
 Factory = Callable[[str], "Directory"]
 _factories: Final[dict[str, Factory]] = {}  # by scheme and colon, of URLs also the slashes
+_URL: Final = re.compile(r"[a-z][a-z0-9+.-]+://")
+_others: list[Callable[[str], Factory | None]] = []
 
 
 def register(scheme: str, factory: Factory, *, url: bool = False) -> None:
@@ -23,9 +26,19 @@ def unregister(scheme: str, *, url: bool = False) -> None:
     del _factories[f"{scheme}://" if url else f"{scheme}:"]
 
 
+def register_others(find: Callable[[str], Factory | None]) -> None:
+    """Let `find` return what makes the directories of URLs of a scheme that is not registered;
+    None: their paths are of this machine."""
+    _others[:] = [find]
+
+
 def factory_of(path: str) -> Factory | None:
     """Return what makes the directories of a path; None: it is on a disk of this machine."""
-    return _factories.get(_mark(path))
+    mark = _mark(path)
+    found = _factories.get(mark)
+    if found is None and _others and _URL.fullmatch(mark):
+        return _others[0](mark[:-3])
+    return found
 
 
 def scheme_of(path: str) -> str:
@@ -39,6 +52,6 @@ def is_far(path: str) -> bool:
 
 
 def _mark(path: str) -> str:
-    """Return how the scheme of a path would be registered."""
+    """Return how the scheme of a path would be registered; `scheme:/` is above all URLs."""
     head, colon, rest = path.partition(":")
-    return head + colon + ("//" if colon and rest.startswith("//") else "")
+    return head + colon + ("//" if colon and (rest.startswith("//") or rest == "/") else "")
