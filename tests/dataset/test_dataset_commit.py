@@ -325,7 +325,7 @@ def test_manifest_is_json_that_a_person_can_read(root: str) -> None:
 
 def test_manifest_of_a_later_version_is_refused(root: str) -> None:
     data_sets.add(root, {"a": b"1"})
-    data_sets.forge(root, 1, lambda values: values.update(version=2))
+    data_sets.forge(root, 1, lambda values: values.update(version=3))
     with pytest.raises(ValueError, match="update winkfs"):
         winkfs.open(root)
 
@@ -335,12 +335,12 @@ def test_fields_of_records_of_a_later_version_are_written_back(root: str) -> Non
 
     def extend(values: Any) -> None:
         for record in (*values["added"], *values["checkpoint"]["shards"]):
-            record["etag"] = ["of", "later"]
+            record["later"] = ["of", "later"]
 
     data_sets.forge(root, 1, extend)
     data_sets.add(root, {"b": b"2"})
     values = data_sets.manifest(root, 2)
-    assert [shard.get("etag") for shard in values["checkpoint"]["shards"]] == [
+    assert [shard.get("later") for shard in values["checkpoint"]["shards"]] == [
         ["of", "later"],
         None,
     ]

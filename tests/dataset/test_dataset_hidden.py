@@ -23,8 +23,9 @@ from seam import disk_calls, refusing
 
 import winkfs
 from winkfs.dataset import hidden as hiddenfile
+from winkfs.dataset.folder import Folder
 from winkfs.dataset.hidden import hidden_rows
-from winkfs.dataset.manifest import Folder, Log, create
+from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.snapshot import snapshot
 
 pytestmark = pytest.mark.in_memory

@@ -85,6 +85,7 @@ class ObjectStore:
     ) -> tuple[int, bytes, ObjectInfo]:
         self.failing(key)
         if key not in self.objects and etag is None:
+            self.requests.append(Request(key, start, 0, "miss"))
             raise NoSuchFile("no such object", key)
         data, info = self.objects.get(key, (b"", ObjectInfo(0)))
         if etag is not None and etag != info.etag:

@@ -19,7 +19,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -35,7 +35,8 @@ from winkfs.container.ondisk.idx import covered_by
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
 from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.store import Store
-from winkfs.dataset.manifest import PENDING, Folder, Log, is_dataset, root_of
+from winkfs.dataset.folder import Folder
+from winkfs.dataset.manifest import PENDING, Log, is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import DATA, DERIVED, MANIFESTS, PARTIAL, base_of
@@ -384,7 +385,7 @@ class _DatasetBackup(Copying):
         self.problems += log.problems
         self._prune(oldest)
 
-    def _numbers(self) -> list[int]:
+    def _numbers(self) -> Sequence[int]:
         return Folder(f"{self._dest}/{MANIFESTS}").numbers()
 
     def _check_same(self, log: Log) -> None:

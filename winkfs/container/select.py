@@ -369,9 +369,11 @@ def columns_at(store: Store, positions: Int64, problem: Problem = raise_it) -> F
     return found.by_position()
 
 
-def catalogued(store: Store, positions: Int64) -> Iterator[FileTable]:
-    """Yield the files with these inodes that the catalog has, a block at a time; none if more than
-    ROWS_PER_INODE rows would be decoded for each of them."""
+def catalogued(store: Store, positions: Int64, *, dense: bool = True) -> Iterator[FileTable]:
+    """Yield the files with these inodes that the catalog has, a block at a time.
+
+    dense  none if more than ROWS_PER_INODE rows would be decoded for each of them
+    """
     with believed(store) as catalog:
         if catalog is not None and len(positions):
-            yield from catalog.at(positions, ROWS_PER_INODE)
+            yield from catalog.at(positions, ROWS_PER_INODE if dense else 1 << 62)

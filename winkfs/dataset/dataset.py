@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
+from winkformats.disk.schemes import is_far
 from winkfs.access import close_at_end
 from winkfs.container.bulk import Row
 from winkfs.container.container import Container
@@ -173,7 +174,7 @@ class Dataset(DatasetReading, Writer):
         if not self.writable:
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
         if self._writer is None:
-            self._transaction = begin(self.base)
+            self._transaction = begin(self.base, log=self._log if is_far(self.base) else None)
             settings = {"ao": self._made_ao, "columns": self.columns, "compress": self._compress}
             try:
                 self._writer = ShardWriter(self._transaction, "00000", **settings)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -42,12 +43,14 @@ from winkformats.arrays import (
     column_at,
     outranked,
 )
+from winkformats.disk.schemes import is_far
 from winkformats.errors import CorruptError, FormatError
-from winkfs.dataset.manifest import Folder, Log
-from winkfs.dataset.records import REWRITES, ShardRecord, State
+from winkfs.dataset.folder import Folder
+from winkfs.dataset.manifest import Log
+from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard, tombstones
 from winkfs.errors import DatasetConflict, StalePlan
-from winkfs.names import INODE, name_of, to_path
+from winkfs.names import INODE, inode_key, name_of, to_path
 
 if TYPE_CHECKING:
     from winkfs.container.store import Store
@@ -59,10 +62,12 @@ INCREMENTAL: Final = REWRITES | {"append", "delete"}  # operations that keep hid
 ROWS_PER_PASS: Final = 1 << 25  # rows compared in one pass: 0.8 GiB of memory
 SPARSE_RATIO: Final = 64  # files for each wanted name from which names are read one by one
 LOOKUP_RATIO: Final = 8  # files for each wanted hash from which an index is probed, not read whole
+MOST_HELD: Final = 32  # shards on object storage that are open at once
 _NO_S: Final[UInt64] = np.empty(0, np.uint64)
 Hidden = dict[str, Int64]
 """Path of a shard -> positions of its hidden rows, ascending; shards without any may be missing."""
-Problem = Callable[[str], None]
+Problem = Callable[[str, str], None]
+"""Called with a line on damage, and the path of the shard."""
 Ranks = npt.NDArray[np.uint32]
 
 
@@ -72,6 +77,13 @@ def hidden_of(log: Log, state: State) -> Hidden:
     cost    none if the names of shards do not overlap; else reads the derived file, or the indexes
             of the shards that were added since the last one
     """
+    if state.whole is not None:
+        from winkfs.dataset.checkpoint import hidden_rows_of
+
+        for path in state.whole.unsure:
+            log.note(f"{log.root}/{path}: was damaged when files were replaced or deleted there: "
+                     "older ones may be seen again")  # fmt: skip
+        return hidden_rows_of(log.root, state.whole)
     if not clusters(state.shards):
         return {}
     generation, known = _nearest(log, state)
@@ -79,12 +91,29 @@ def hidden_of(log: Log, state: State) -> Hidden:
         return known
 
     damage: list[str] = []
-    made = hidden_rows(log.root, state.shards, known, damage.append)
+    made = hidden_rows(log.root, state.shards, known, lambda line, path: damage.append(line))
     for line in damage:
         log.note(f"{line}: older files that were replaced or deleted there may be seen again")
     if not damage:  # else a repair would have no effect on the stored rows
         write_hidden(log.store, state, made)
     return made
+
+
+def fresh_rows(log: Log, before: State, made: Manifest) -> tuple[Hidden, list[str]]:
+    """Return the rows that a commit hides, of the shards before and of its own, and the paths of
+    damaged shards, where it may hide more.
+
+    cost    none if the names of its shards do not overlap those of others
+    """
+    shards = made.apply(before).shards
+    new = {record.path for record in made.added}
+    if not any(new.intersection(r.path for r in cluster) for cluster in clusters(shards)):
+        return {}, []
+    known = {record.path: NOTHING for record in before.shards} | dict(hidden_of(log, before))
+    unsure = set[str]()
+    found = hidden_rows(log.root, shards, known, lambda line, path: unsure.add(path))
+    more = {path: np.setdiff1d(rows, known.get(path, NOTHING)) for path, rows in found.items()}
+    return {path: rows for path, rows in more.items() if len(rows)}, sorted(unsure)
 
 
 def clusters(shards: Sequence[ShardRecord]) -> list[list[ShardRecord]]:
@@ -175,12 +204,13 @@ def hidden_rows(
     root: str,
     shards: Sequence[ShardRecord],
     known: Mapping[str, Int64],
-    problem: Problem = lambda line: None,
+    problem: Problem = lambda line, path: None,
 ) -> Hidden:
     """Compute the hidden rows of shards in the order of their ranks.
 
     known    hidden rows of some of the shards, computed among these
-    problem  called with each damaged place; files that it replaced or deleted are not hidden
+    problem  called with each damaged place and its shard; files that it replaced or deleted are not
+             hidden
     raises   StalePlan; FormatError; OSError
     """
     found = {record.path: known.get(record.path, NOTHING) for record in shards}
@@ -191,9 +221,10 @@ def hidden_rows(
         opened = [Shard(f"{root}/{record.path}", record) for record in cluster]
         rows = sum(record.files for record, fresh in zip(cluster, new, strict=True) if fresh)
         parts = rows // ROWS_PER_PASS + 1
-        for part in range(parts):
-            for record, more in _resolve(opened, new, part, parts, problem):
-                found[record.path] = np.union1d(found[record.path], more)
+        with _holding():
+            for part in range(parts):
+                for record, more in _resolve(opened, new, part, parts, problem):
+                    found[record.path] = np.union1d(found[record.path], more)
     return found
 
 
@@ -234,7 +265,7 @@ def _common_name(root: str, shard: ShardRecord, others: Sequence[ShardRecord]) -
     return None
 
 
-def _refuse_damage(line: str) -> None:
+def _refuse_damage(line: str, path: str) -> None:
     raise StalePlan(line)
 
 
@@ -258,9 +289,11 @@ def _resolve(
             for shard, fresh in zip(shards, new, strict=True)]  # fmt: skip
     if not all(new):
         wanted = np.unique(np.concatenate([found.s for found in rows]))
+        far = any(is_far(shard.base) for shard in shards)
+        names = _own_names(shards, rows) if far else []
         for i, fresh in enumerate(new):
             if not fresh:
-                rows[i] = _matches(shards[i], wanted, problem)
+                rows[i] = _matches(shards[i], wanted, names, problem)
     s = np.concatenate([found.s for found in rows])
     pos = np.concatenate([found.pos for found in rows])
     rank = np.repeat(np.arange(len(shards), dtype=np.uint32), [len(found.s) for found in rows])
@@ -291,12 +324,36 @@ def _names(shards: list[Shard], pos: Int64, rank: Ranks) -> TextColumn:
     return found
 
 
+_held: ContextVar[dict[str, Store] | None] = ContextVar("held", default=None)
+
+
 @contextlib.contextmanager
-def _opened(shard: Shard, problem: Problem = lambda line: None) -> Iterator[Store]:
-    with shard.open() as store:
+def _holding() -> Iterator[None]:
+    """Keep some shards on object storage open for a `with` block: each is opened by requests."""
+    held: dict[str, Store] = {}
+    mark = _held.set(held)
+    try:
+        yield
+    finally:
+        _held.reset(mark)
+        for store in held.values():
+            store.close()
+
+
+@contextlib.contextmanager
+def _opened(shard: Shard, problem: Problem = lambda line, path: None) -> Iterator[Store]:
+    held = _held.get()
+    store = None if held is None else held.get(shard.base)
+    with contextlib.ExitStack() as closing:
+        if store is None:
+            store = shard.open()
+            if held is not None and is_far(shard.base) and len(held) < MOST_HELD:
+                held[shard.base] = store
+            else:
+                closing.enter_context(store)
         yield store
         for note in store.notes:
-            problem(note)
+            problem(note, shard.record.path)
 
 
 def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _HashedNames:
@@ -317,9 +374,26 @@ def _rows_of(shard: Shard, part: int, parts: int, problem: Problem) -> _HashedNa
     return _HashedNames(s, pos)
 
 
-def _matches(shard: Shard, wanted: UInt64, problem: Problem) -> _HashedNames:
-    """Return the rows of a shard with these hashes, ascending."""
+def _own_names(shards: list[Shard], rows: list[_HashedNames]) -> list[bytes]:
+    """Return the names of rows."""
+    found = set[bytes]()
+    for shard, (_, pos) in zip(shards, rows, strict=True):
+        if len(pos):
+            with _opened(shard) as store:
+                found.update(_names_at(store, pos).tolist())
+    return sorted(found)
+
+
+def _matches(shard: Shard, wanted: UInt64, names: list[bytes], problem: Problem) -> _HashedNames:
+    """Return the rows of a shard with these hashes, ascending.
+
+    names  those of the hashes, by which a shard on object storage is asked
+    """
     record = shard.record
+    if is_far(shard.base) and names:
+        ends = record.names
+        near = [name for name in names if ends is None or ends[0] <= name <= ends[1]]
+        return _matches_far(shard, near, problem)
     if record.files > LOOKUP_RATIO * len(wanted) and not record.tombstones:
         with _opened(shard) as store:
             base = store.index.base
@@ -328,6 +402,23 @@ def _matches(shard: Shard, wanted: UInt64, problem: Problem) -> _HashedNames:
     rows = _rows_of(shard, 0, 1, problem)
     chosen = among(rows.s, wanted)
     return _HashedNames(rows.s[chosen], rows.pos[chosen])
+
+
+def _matches_far(shard: Shard, names: list[bytes], problem: Problem) -> _HashedNames:
+    """Return the rows of a shard with these names. Cost: the blocks of its catalog that may have
+    them."""
+    from winkfs.container.catalogindex import CatalogIndex
+
+    with _opened(shard, problem) as store:
+        keys, index = [inode_key(name) for name in names], store.index
+        if isinstance(index, CatalogIndex):
+            for _ in index.expect(keys, lambda ranges: None, 0, content=False):
+                """Have the blocks brought, and not the inodes."""
+        pos = index.candidates(keys)
+        gone, where = tombstones(store, shard.record.tombs_at if shard.record.tombstones else 0)
+    there = pos > 0
+    found = [name for name, ok in zip(names, there.tolist(), strict=True) if ok]
+    return _HashedNames(_hash([*found, *gone]), np.concatenate([pos[there], where]))
 
 
 def _hashed(store: Store) -> bool:
@@ -352,10 +443,11 @@ def _names_at(store: Store, positions: Int64) -> TextColumn:
     from winkfs.container.select import catalogued
 
     parts, places = list[TextColumn](), [NOTHING]
-    if len(positions) * SPARSE_RATIO > store.index.count:
+    far = store.kv.storage.far
+    if far or len(positions) * SPARSE_RATIO > store.index.count:
         order = np.argsort(positions)
         wanted = positions[order]
-        for rows in catalogued(store, wanted):
+        for rows in catalogued(store, wanted, dense=not far):
             parts.append(rows.column)
             places.append(order[np.searchsorted(wanted, rows.pos)])
     left = np.setdiff1d(np.arange(len(positions)), np.concatenate(places), assume_unique=True)
@@ -376,8 +468,12 @@ def _joined(parts: list[TextColumn]) -> TextColumn:
 
 
 def _from_data(store: Store, positions: Int64) -> TextColumn:
+    from winkfs.container.datafile import KEY_READ_BYTES
+
     kv, suffix = store.kv, len(INODE)
-    if not kv.layout.standard or not len(positions):
+    if kv.storage.far:
+        kv.storage.fetch([(pos, pos + KEY_READ_BYTES) for pos in positions.tolist()])
+    if kv.storage.far or not kv.layout.standard or not len(positions):
         return np.array([name_of(store.key_at(p)) for p in positions.tolist()], object)
     if int(positions.min()) < kv.start or int(positions.max()) + suffix > kv.end:
         raise CorruptError("the index points outside", file=kv.storage.name, offset=kv.end)

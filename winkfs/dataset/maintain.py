@@ -29,18 +29,17 @@ from itertools import groupby
 from typing import Final
 
 from winkformats.disk.paths import directory_of, locate, open_file
+from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import TEMPORARY, Directory, FileType
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.dataset.folder import COPY, MANIFEST, Folder
 from winkfs.dataset.hidden import HIDDEN
 from winkfs.dataset.manifest import (
     CHECKPOINT_INTERVAL,
-    COPY,
-    MANIFEST,
     PENDING,
-    Folder,
     Log,
     encoded,
     is_dataset,
@@ -186,6 +185,12 @@ def vacuum(
     if keep < 1 or older_than < 0:
         raise ValueError(f"keep is at least 1 and older_than at least 0: {keep}, {older_than}")
     log = Log(root_of(path))
+    if is_far(log.root):
+        from winkfs.dataset.farmaintain import vacuum as vacuum_far
+
+        there = Vacuumed(0)
+        vacuum_far(log, there, keep, older_than, dry_run=dry_run)
+        return there
     root = directory_of(log.root)
     with _manifests(root) as folder:
         cutoff = time.time() - older_than
@@ -426,6 +431,11 @@ def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
     raises  NoSuchFile; FormatError; OSError
     """
     log, done = Log(root_of(path)), Repaired()
+    if is_far(log.root):
+        from winkfs.dataset.farmaintain import repair as repair_far
+
+        repair_far(log, done, apply=apply)
+        return done
     folder, numbers = log.store, log.store.numbers()
     newest = True
     for number in reversed(numbers):

@@ -1,164 +1,41 @@
 """The manifests of a data set: one a generation, numbered, in a folder, each with a copy.
 
-N.json   a manifest, made by link(2), which is atomic on POSIX and on NFS
-N.copy   a copy of its bytes, read if the manifest is damaged or lost; not synced
-
-`Folder` keeps the files. `Log` reads them and publishes the next one: all or nothing, and only if
-no other writer has published that number. Their content is described in `records`.
+`folder` keeps the files. `Log` reads them and publishes the next one: all or nothing, and only if
+no other writer has published that number. Their content is described in `records`; on object
+storage a manifest has the whole difference to a checkpoint, see `checkpoint`.
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
-import errno
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
+from winkformats.disk.objects import FRESH
 from winkformats.disk.paths import directory_of, is_directory, locate, make_directory
-from winkformats.disk.storage import Directory, Storage
+from winkformats.disk.schemes import is_far
 from winkformats.errors import CorruptError, FormatError
-from winkfs.dataset.records import Manifest, State, digest_of, is_whole
-from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
+from winkfs.dataset.folder import COPY, LATEST, Folder, check_commits, far_files, folder_of
+from winkfs.dataset.records import Manifest, State, Whole, digest_of
+from winkfs.errors import FileExists, NoSuchFile, ReadOnly, StalePlan
 from winkfs.names import MANIFESTS
 from winkfs.units import NANO, parse_iso
 
-DIGITS: Final = 20
-MANIFEST: Final = ".json"
-COPY: Final = ".copy"
-NO_LINK: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV)
-_unsure: set[tuple[str, int]] = set()  # visible manifests that may not be on the disk
 PENDING: Final = "_pending"
 CHECKPOINT_INTERVAL: Final = 64  # generations from one checkpoint to the next, at most
 CHECKPOINT_RECORDS: Final = 200  # shards and streams: with at most so many any manifest may be one,
 CHECKPOINT_BYTES: Final = 64 << 10  # if it has at most so many bytes
 REPAIR_HINT: Final = "`winkfs dataset repair` shows what can be done"
+SETTINGS: Final = "store.json"  # what `winkfs remote check` found out, beside the manifests
+Fresh = tuple[Mapping[str, Any], Sequence[str]]
+"""Hidden rows, and the paths of shards that may have more."""
 AsOf = int | float | str | datetime | None
-
-
-class Folder:
-    """A folder of manifests; `files` is its directory."""
-
-    def __init__(self, path: str, files: Directory | None = None) -> None:
-        self.path, self.files = path, files or directory_of(path)
-
-    def name(self, number: int, suffix: str = MANIFEST) -> str:
-        return f"{number:0{DIGITS}}{suffix}"
-
-    def numbers(self) -> list[int]:
-        """Return the numbers of the manifests, ascending. A copy without a manifest counts only if
-        it is intact, because an interrupted commit may have left it."""
-        there = self.named(MANIFEST)
-        alone = self.named(COPY) - there
-        return sorted(there.union(n for n in alone if any(is_whole(d) for _, d in self.read(n))))
-
-    def named(self, suffix: str) -> set[int]:
-        """Return the numbers of the files with this suffix."""
-        stems = [name[: -len(suffix)] for name in self.files.list() if name.endswith(suffix)]
-        return {int(stem) for stem in stems if len(stem) == DIGITS and stem.isdecimal()}
-
-    def read(self, number: int) -> Iterator[tuple[str, bytes]]:
-        """Yield name and bytes of a manifest, then of its copy, as far as they exist."""
-        for suffix in (MANIFEST, COPY):
-            name = self.name(number, suffix)
-            try:
-                with self.files.open(name) as storage:
-                    yield f"{self.path}/{name}", storage.read(0, storage.size())
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                yield f"{self.path}/{name}", b""  # it cannot be read, and counts as damaged
-
-    def model(self) -> Storage:
-        """Open the newest manifest, from which new files take mode and owner. Raises OSError."""
-        return self.files.open(self.name(max(self.named(MANIFEST), default=0)))
-
-    def put_if_absent(self, number: int, data: bytes) -> bool:
-        """Create a manifest, durably -> False if another writer has created it.
-
-        raises  Refusal if the file system has no link(2); OSError: it may be visible nevertheless,
-                and `renew` makes it durable
-        """
-        self._settle()
-        with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
-            try:
-                self.files.link(file, self.name(number))
-            except FileExistsError:
-                # Over NFS the reply to a successful link may be lost, and the request repeated.
-                info = self.files.info(file)
-                if info is None or info.links != 2:
-                    return False
-            except OSError as error:
-                if error.errno in NO_LINK:
-                    raise Refusal(
-                        "this file system has no hard links, and without them a commit is not "
-                        "all or nothing: keep data sets on another one", self.path,
-                        number=error.errno,
-                    ) from None  # fmt: skip
-                raise
-            _unsure.add((self.path, number))
-            self.files.rename(copy, self.name(number, COPY))
-        self._sync(number)
-        return True
-
-    def renew(self, number: int, data: bytes) -> None:
-        """Write a manifest and its copy again, durably."""
-        with self.written(number, data) as file, self.written(number, data, sync=False) as copy:
-            self.files.rename(file, self.name(number))
-            self.files.rename(copy, self.name(number, COPY))
-        self._sync(number)
-
-    def _settle(self) -> None:
-        """Write again the manifests whose sync failed, since the next commit depends on them.
-
-        After a failed fsync the kernel may drop a name that is still visible, and the next fsync
-        reports no error.
-        """
-        for path, number in sorted(_unsure):
-            if path != self.path:
-                continue
-            for _, data in self.read(number):
-                self.renew(number, data)
-                break
-            _unsure.discard((path, number))
-
-    def _sync(self, number: int) -> None:
-        self.files.sync()
-        _unsure.discard((self.path, number))
-
-    @contextlib.contextmanager
-    def written(self, number: int, data: bytes, *, sync: bool = True) -> Iterator[str]:
-        """Write a temporary file and yield its name; it is removed at the end unless renamed.
-
-        number  generation, from whose manifest, or the one before, mode and owner are taken
-        """
-        temporary = f".{secrets.token_hex(8)}.tmp"
-        try:
-            with contextlib.ExitStack() as open_files:
-                like = None
-                for known in (number, max(number - 1, 0)):
-                    with contextlib.suppress(OSError):
-                        like = like or open_files.enter_context(self.files.open(self.name(known)))
-                file = open_files.enter_context(self.files.create_new(temporary, like=like))
-                file.write(0, [data])
-                if sync:
-                    file.sync()
-            yield temporary
-        finally:
-            with contextlib.suppress(OSError):
-                self.files.unlink(temporary)
-
-    def remove(self, number: int) -> None:
-        """Remove a manifest and its copy, ignoring missing ones."""
-        for suffix in (COPY, MANIFEST):  # in this order a reader never finds the copy alone
-            self.files.unlink(self.name(number, suffix))
 
 
 class Log:
@@ -172,9 +49,10 @@ class Log:
         self.root = root
         if not is_dataset(root):
             raise NoSuchFile(f"no such data set (there is no {MANIFESTS} in it)", root)
-        self.store = Folder(f"{root}/{MANIFESTS}")
+        self.store = folder_of(f"{root}/{MANIFESTS}")
         self.problems: list[str] = []
         self._last: State | None = None
+        self._seen = -FRESH
         self._head: Manifest | None = None
 
     # --- reading ---
@@ -214,11 +92,17 @@ class Log:
             self.problems.append(problem)
 
     def newest(self) -> int:
-        """Return the number of the newest generation. Cost: a listing of the folder."""
-        numbers = self.store.numbers()
-        if not numbers:
+        """Return the number of the newest generation. Cost: a listing of the folder, or see
+        `FarFolder.newest`."""
+        newest = self.store.newest()
+        if newest < 0:
             raise FormatError(f"{self.root}: the data set has lost its manifests")
-        return numbers[-1]
+        self._seen = time.monotonic()
+        return newest
+
+    def recent(self) -> State | None:
+        """Return the newest state, if that was read in the last seconds."""
+        return self._last if time.monotonic() - self._seen < FRESH else None
 
     def latest(self) -> State:
         """Return the newest state, which a commit can follow. Raises CorruptError if its manifest
@@ -227,13 +111,15 @@ class Log:
 
     def _state_of(self, number: Callable[[], int]) -> State:
         """Return the state of a generation, asking again for its number if a vacuum removed it."""
+        last = -1
         while True:
-            newest = number()
             try:
-                return self.state(newest)
+                return self.state(number())
             except StalePlan:
-                if number() == newest:  # else a vacuum has added a checkpoint, and removed this one
+                newest = self.newest()
+                if newest == last:  # else a vacuum has added a checkpoint, and removed this one
                     raise
+                last = newest
 
     def head(self) -> Manifest:
         """Return the newest manifest that can be read; `problems` lists newer damaged ones.
@@ -269,6 +155,9 @@ class Log:
                 break
             head = self._head
             manifest = head if head and head.generation == number else self.read(number)
+            if manifest.whole is not None:
+                state = self._whole(manifest, manifest.whole)
+                break
             if manifest.checkpoint is not None:
                 state = manifest.checkpoint
                 break
@@ -279,6 +168,18 @@ class Log:
         if self._last is None or self._last.generation < generation:
             self._last = state
         return state
+
+    def _whole(self, manifest: Manifest, whole: Whole) -> State:
+        """Return the state of a manifest of version 2. Cost: reads its parts, at once."""
+        from winkfs.dataset.checkpoint import with_records
+
+        last = self._last.whole if self._last is not None else None
+        parts = zip(last.parts, last.records or (), strict=True) if last is not None else ()
+        whole = with_records(self.root, whole, {part.path: found for part, found in parts})
+        return State(
+            manifest.generation, manifest.time_ns, whole.shards, whole.streams, manifest.oldest,
+            manifest.digest, whole,
+        )  # fmt: skip
 
     def at(self, as_of: AsOf) -> State:
         """Return the state at a generation (int) or time (see `parse_as_of`); None: now.
@@ -333,25 +234,48 @@ class Log:
 
     # --- publishing ---
 
-    def publish(self, make: Callable[[State], Manifest | int]) -> int:
+    def publish(
+        self,
+        make: Callable[[State], Manifest | int],
+        hide: Callable[[State, Manifest], Fresh] | None = None,
+        before: State | None = None,
+    ) -> int:
         """Publish the manifest that `make` returns for the newest state -> its generation.
 
         make    called again after a concurrent commit; may instead return the number of an
                 existing generation that already has the change, or raise
+        hide    of a data set on object storage: returns the rows that a manifest hides
+        before  a state that may be the newest; None: it is read
         raises  what `make` raises; OSError: the manifest may be visible but not durable, see
                 `confirm`; CorruptError
         """
         while True:
-            before = self.latest()
+            before = before or self.latest()
             made = make(before)
             if isinstance(made, int):
                 self.confirm(made)
                 return made
-            after = made.apply(before)
-            data = encoded(made, after)
+            made, data = self._encoded(before, made, hide)
             if self.store.put_if_absent(made.generation, data):
-                self._last = replace(after, digest=digest_of(data))
+                self._last = replace(made.apply(before), digest=digest_of(data))
                 return made.generation
+            before = None
+
+    def _encoded(
+        self, before: State, made: Manifest, hide: Callable[[State, Manifest], Fresh] | None
+    ) -> tuple[Manifest, bytes]:
+        """Return the manifest as it is stored, and its bytes."""
+        if (before.whole is None) == is_far(self.root):
+            verb = "push" if is_far(self.root) else "pull"
+            what = f"was copied there, and can only be read: `winkfs {verb}` the data set"
+            raise ReadOnly(what, self.root)
+        if before.whole is None:
+            return made, encoded(made, made.apply(before))
+        from winkfs.dataset.checkpoint import advanced
+
+        rows, unsure = hide(before, made) if hide is not None else ({}, [])
+        made = advanced(self.root, before, made, rows, unsure)
+        return made, made.encode()
 
     def confirm(self, number: int) -> None:
         """Make an existing manifest durable, even if the commit that made it failed."""
@@ -374,22 +298,39 @@ def encoded(made: Manifest, after: State) -> bytes:
 def next_manifest(before: State, operation: str) -> Manifest:
     """Return an empty manifest that follows a state."""
     now = max(time.time_ns(), before.time_ns + 1)
-    return Manifest(before.generation + 1, now, operation, oldest=before.oldest)
+    job = "" if before.whole is None else new_job()  # by which a writer knows its commit
+    return Manifest(before.generation + 1, now, operation, job, oldest=before.oldest)
+
+
+def new_job() -> str:
+    """Return a name for a job that no other one has."""
+    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(6)}"
 
 
 def is_dataset(path: str | os.PathLike[str]) -> bool:
-    return is_directory(f"{os.fspath(path)}/{MANIFESTS}")
+    """Return whether a path is that of a data set. Cost of a URL: one to three requests."""
+    folder = f"{os.fspath(path)}/{MANIFESTS}"
+    if not is_far(folder):
+        return is_directory(folder)
+    files = far_files(folder)
+    return files.exists(LATEST) or bool({*files.list()} - {SETTINGS})
 
 
 def create(path: str | os.PathLike[str]) -> Log:
     """Create an empty data set, or use the existing one.
 
-    The data set and its first manifest appear with one rename.
-    raises  FileExists if something else is at the path; FormatError if the data set has lost its
-            manifests; OSError
+    The data set and its first manifest appear with one rename, or one put.
+    raises  Refusal: the store has not passed `winkfs remote check`; FileExists if something else
+            is at the path; FormatError if the data set has lost its manifests; OSError
     """
     root = root_of(path)
     check_free(root)
+    if is_far(root):
+        check_commits(root)
+        if not is_dataset(root):
+            first = Manifest(0, time.time_ns(), "create", new_job(), whole=Whole())
+            folder_of(f"{root}/{MANIFESTS}").put_if_absent(0, first.encode())
+        return Log(root)
     for folder in (root, f"{root}/{PENDING}"):
         make_directory(folder)
     if not is_dataset(root):
@@ -431,6 +372,8 @@ def discard_empty(path: str | os.PathLike[str], *, folder: bool) -> None:
     folder  whether its folder is removed, too
     """
     root = root_of(path)
+    if is_far(root):
+        return  # a number that was used stays used
     name = f"create-{secrets.token_hex(8)}"
     with contextlib.suppress(OSError, FormatError):
         directory = directory_of(root)
@@ -459,7 +402,7 @@ def check_free(path: str | os.PathLike[str]) -> None:
         what = "is a single container, and no data set: give a folder that is empty or not there"
         raise FileExists(what, root)
     if is_directory(root):
-        if not {PENDING, MANIFESTS}.issuperset(directory_of(root).list()):
+        if not {PENDING, MANIFESTS, ""}.issuperset(directory_of(root).list()):
             what = "is a folder with other things in it, and no data set: give another"
             raise FileExists(what, root)
     elif directory.info(name, follow=True) is not None:

@@ -15,6 +15,17 @@
     checkpoint  every 64th: {shards: [all records], streams: {query: [batch, generation]}}
     xxh3        of all bytes before this field, 16 hex digits
 
+Version 2, on object storage, has no checkpoint, but the whole difference to one:
+
+    writer      version of winkfs
+    base        null, or {generation: of the checkpoint, parts: [[path, bytes, XXH3-64, records]]}
+    since       records of shards that were added after the checkpoint; added: their paths
+    gone        paths of shards of the parts that were removed after it
+    hidden      two of [path, bytes, bytes of its header, XXH3-64 of the header] or null, the hidden
+                rows at the checkpoint, and those since
+    unsure      paths of shards whose hidden rows may not be complete
+    streams     {query: [batch, generation]}, all
+
 Names in it are UTF-8, other bytes as surrogates \\udcXX.
 """
 
@@ -22,12 +33,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import xxhash
 
+from winkformats import version as winkformats_version
 from winkformats.errors import CorruptError, FormatError
 from winkfs.container.ondisk.compressed import NONE, level_of
 from winkfs.container.ondisk.typed import is_new, parse_schema
@@ -36,12 +48,16 @@ from winkfs.names import to_bytes
 FORMAT: Final = "winkfs-dataset"
 PLAIN_VERSION: Final = 1  # of manifests whose records have none of LATER
 TYPED_VERSION: Final = 1.1
-VERSION: Final = 1.2
+NEW_TYPES_VERSION: Final = 1.2
+VERSION: Final = 2  # on object storage, see `Whole`
 TAIL: Final = len(',"xxh3":"0123456789abcdef"}\n')
 MAX_RECORDED_NAME: Final = 256  # bytes of a first or last name that is recorded
-REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create"})
+REWRITES: Final = frozenset({"compact", "rebalance", "vacuum", "create", "repair"})
 JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,99}", re.ASCII)  # of a job, of an attempt
 PATH: Final = re.compile(f"{JOB.pattern}/{JOB.pattern}", re.ASCII)  # of a shard: JOB/ATTEMPT
+PART_PATH: Final = re.compile(rf"{JOB.pattern}/\d{{20}}-\d+\.part", re.ASCII)
+HIDDEN_PATH: Final = re.compile(rf"{JOB.pattern}/\d{{20}}\.hidden", re.ASCII)
+WRITER: Final = f"winkfs {winkformats_version.VERSION}"
 NUMBERS: Final = (int,) * 8
 INTEGERS: Final = frozenset({int, type(None)})
 TEXTS: Final = frozenset({str, type(None)})
@@ -63,6 +79,7 @@ class ShardRecord:
     columns     columns of the user in the form of `ondisk.typed`: "lang:string score:float64"
     compress    compression of new content, "zstd:9"; "": none, or written by an older version.
                 Existing content may be stored otherwise, so records are compared without it
+    etag        of its data file on object storage; "": not known
     unknown     fields of later versions, which are written back
     """
 
@@ -81,6 +98,7 @@ class ShardRecord:
     rank: Rank = (0, 0)
     columns: str = ""
     compress: str = field(default="", compare=False)
+    etag: str = field(default="", compare=False)
     unknown: dict[str, Any] | None = field(default=None, compare=False)
 
     @classmethod
@@ -102,7 +120,7 @@ class ShardRecord:
             or type(made.ao) is not bool
             or not {type(made.mtime_min), type(made.mtime_max)} <= INTEGERS
             or not {type(made.first), type(made.last)} <= TEXTS
-            or {type(made.columns), type(made.compress)} != {str}
+            or {type(made.columns), type(made.compress), type(made.etag)} != {str}
         ):
             raise TypeError(f"a field of {made.path}")
         parse_schema(made.columns.encode())
@@ -133,7 +151,89 @@ class ShardRecord:
 
 
 RECORD_FIELDS: Final = [f.name for f in fields(ShardRecord) if f.name != "unknown"]
-LATER: Final = ("columns", "compress")  # fields that writers of PLAIN_VERSION do not know
+LATER: Final = ("columns", "compress", "etag")  # fields that are left out if they are empty
+
+
+class Stored(NamedTuple):
+    """A file beside the shards that a manifest of version 2 names.
+
+    path    below the data set: JOB/NAME
+    size    bytes
+    digest  XXH3-64, 16 hex digits: of a part, or of the header of hidden rows
+    number  of the records of a part, or bytes of the header of hidden rows
+    """
+
+    path: str
+    size: int
+    digest: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The difference of a generation to a checkpoint, see the docstring of the module.
+
+    base     generation of the checkpoint; -1: there is none
+    parts    of the checkpoint: all its records, by rank
+    hidden   at the checkpoint, and since
+    records  those of each part; None before they are read
+    """
+
+    base: int = -1
+    parts: tuple[Stored, ...] = ()
+    since: tuple[ShardRecord, ...] = ()
+    gone: tuple[str, ...] = ()
+    hidden: tuple[Stored | None, Stored | None] = (None, None)
+    unsure: tuple[str, ...] = ()
+    streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    records: tuple[tuple[ShardRecord, ...], ...] | None = None
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Build it from the JSON of a manifest. Raises KeyError, TypeError, ValueError."""
+        base, parts = -1, list[Stored]()
+        if values["base"] is not None:
+            base = values["base"]["generation"]
+            parts = [_stored(part, PART_PATH) for part in values["base"]["parts"]]
+        if type(base) is not int or not -1 <= base < values["generation"]:
+            raise ValueError("the generation of the checkpoint")
+        first, second = values["hidden"]
+        hidden = [file and _stored(file, HIDDEN_PATH, swapped=True) for file in (first, second)]
+        return cls(
+            base, tuple(parts), _records(values["since"]),
+            tuple(map(checked_path, values["gone"])), (hidden[0], hidden[1]),
+            tuple(map(checked_path, values.get("unsure", ()))), _stream_states(values["streams"]),
+        )  # fmt: skip
+
+    def as_json(self) -> dict[str, Any]:
+        base = None
+        if self.base >= 0:
+            base = {"generation": self.base, "parts": self.parts}
+        hidden = [file and (file.path, file.size, file.number, file.digest) for file in self.hidden]
+        values = {"base": base, "since": list(map(as_values, self.since)), "gone": self.gone,
+                  "hidden": hidden, "streams": dict(self.streams)}  # fmt: skip
+        return values | ({"unsure": self.unsure} if self.unsure else {})
+
+    @property
+    def shards(self) -> tuple[ShardRecord, ...]:
+        """All shards, by rank. The parts have been read."""
+        found = {record.path: record for part in self.records or () for record in part}
+        for path in self.gone:
+            found.pop(path, None)
+        return by_rank((found | {record.path: record for record in self.since}).values())
+
+
+def _stored(values: Sequence[Any], pattern: re.Pattern[str], *, swapped: bool = False) -> Stored:
+    path, size, *rest = values
+    digest, number = reversed(rest) if swapped else rest
+    if (
+        not pattern.fullmatch(path)
+        or (type(size), type(number)) != (int, int)
+        or min(size, number) < 0
+        or not re.fullmatch("[0-9a-f]{16}", digest)
+    ):
+        raise ValueError(f"the file {path!r}")
+    return Stored(path, size, digest, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +243,7 @@ class State:
     shards   by rank, the winner last
     streams  query -> (last batch, generation that has it)
     digest   checksum of the manifest, which distinguishes it from others of its number
+    whole    of version 2, its parts read; None: of version 1
     """
 
     generation: int
@@ -151,6 +252,7 @@ class State:
     streams: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     oldest: int = 0
     digest: str = ""
+    whole: Whole | None = None
 
     @property
     def compress(self) -> str | None:
@@ -163,6 +265,7 @@ class Manifest:
     """One generation: its changes, and in a checkpoint also the whole state after them.
 
     digest  its checksum; "" before it is encoded
+    whole   of version 2, the parts not read; None: of version 1
     """
 
     generation: int
@@ -176,6 +279,7 @@ class Manifest:
     oldest: int = 0
     checkpoint: State | None = None
     digest: str = ""
+    whole: Whole | None = None
 
     @property
     def rewrites(self) -> bool:
@@ -198,19 +302,37 @@ class Manifest:
         streams |= {query: (batch, self.generation) for query, batch in self.streams.items()}
         records = by_rank(shards.values())
         return State(
-            self.generation, self.time_ns, records, streams, self.oldest, self.digest
+            self.generation, self.time_ns, records, streams, self.oldest, self.digest, self.whole
+        )  # fmt: skip
+
+    @classmethod
+    def _of_whole(cls, values: Mapping[str, Any], digest: str) -> Self:
+        whole, generation = Whole.of(values), values["generation"]
+        since = {record.path: record for record in whole.since}
+        return cls(
+            generation, values["time_ns"], values["operation"], values["job"],
+            tuple(since[path] for path in values["added"]),
+            tuple(map(checked_path, values["removed"])),
+            {query: batch for query, (batch, number) in whole.streams.items()
+             if number == generation},
+            values["metrics"], values["oldest"], digest=digest, whole=whole,
         )  # fmt: skip
 
     def encode(self) -> bytes:
+        if self.whole is not None:
+            return _encoded({"format": FORMAT, "version": VERSION, "writer": WRITER} | {
+                name: getattr(self, name)
+                for name in ("generation", "time_ns", "operation", "job", "metrics", "oldest")
+            } | {"added": [record.path for record in self.added], "removed": self.removed}
+              | self.whole.as_json())  # fmt: skip
         version: float = PLAIN_VERSION
         whole = () if self.checkpoint is None else self.checkpoint.shards
         if any(r.columns or r.compress for r in (*self.added, *whole)):
             version = TYPED_VERSION
         if any(is_new(r.columns.encode()) for r in (*self.added, *whole)):
-            version = VERSION
+            version = NEW_TYPES_VERSION
         values = {"format": FORMAT, "version": version} | _as_json(self)
-        text = json.dumps(values, separators=(",", ":"))[:-1].encode()
-        return text + b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text)
+        return _encoded(values)
 
     @classmethod
     def decode(cls, data: bytes, *, file: str) -> Self:
@@ -227,6 +349,8 @@ class Manifest:
             if values["format"] != FORMAT or values["version"] > VERSION:
                 raise FormatError(f"{file}: a manifest of a later version: update winkfs")
             _check_head(values)
+            if values["version"] >= 2:
+                return cls._of_whole(values, digest)
             return cls(
                 values["generation"], values["time_ns"], values["operation"], values["job"],
                 _records(values["added"]), tuple(map(checked_path, values["removed"])),
@@ -237,6 +361,18 @@ class Manifest:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise CorruptError(f"manifest: {error!r}", file=file, offset=0) from None
+
+
+def _encoded(values: Mapping[str, Any]) -> bytes:
+    text = json.dumps(values, separators=(",", ":"))[:-1].encode()
+    return text + b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text)
+
+
+def job_of(data: bytes) -> str:
+    """Return the job of a manifest; "" of a damaged one."""
+    if not is_whole(data):
+        return ""
+    return str(json.loads(data).get("job", ""))
 
 
 def is_whole(data: bytes) -> bool:
@@ -275,22 +411,28 @@ def _batches(streams: Mapping[str, int]) -> Mapping[str, int]:
     return streams
 
 
+def _stream_states(values: Mapping[str, Any]) -> Mapping[str, tuple[int, int]]:
+    streams = {query: (batch, number) for query, (batch, number) in values.items()}
+    _batches({query: sum(pair) for query, pair in streams.items()})
+    return streams
+
+
 def by_rank(records: Any) -> tuple[ShardRecord, ...]:
     return tuple(sorted(records, key=lambda record: (record.rank, record.path)))
 
 
 def _as_json(manifest: Manifest) -> dict[str, Any]:
     values = {f.name: getattr(manifest, f.name) for f in fields(manifest)}
-    del values["digest"]
-    values["added"] = list(map(_values, manifest.added))
+    del values["digest"], values["whole"]
+    values["added"] = list(map(as_values, manifest.added))
     whole = values.pop("checkpoint")
     if whole is not None:
-        shards = list(map(_values, whole.shards))
+        shards = list(map(as_values, whole.shards))
         values["checkpoint"] = {"shards": shards, "streams": dict(whole.streams)}
     return values
 
 
-def _values(record: ShardRecord) -> dict[str, Any]:
+def as_values(record: ShardRecord) -> dict[str, Any]:
     values = {name: getattr(record, name) for name in RECORD_FIELDS}
     for later in LATER:  # left out if empty, so that older versions can read it
         if not values[later]:
@@ -340,8 +482,7 @@ def _state(values: Mapping[str, Any], digest: str) -> State | None:
     whole = values.get("checkpoint")
     if whole is None:
         return None
-    streams = {query: (batch, number) for query, (batch, number) in whole["streams"].items()}
-    _batches({query: sum(pair) for query, pair in streams.items()})
+    streams = _stream_states(whole["streams"])
     shards = by_rank(_records(whole["shards"]))
     return State(
         values["generation"], values["time_ns"], shards, streams, values["oldest"], digest

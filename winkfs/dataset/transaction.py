@@ -7,6 +7,10 @@
 A crash before the link leaves the data set unchanged, with files that `vacuum` removes. An attempt
 that is still running after the commit finds no folder to write into.
 
+On object storage nothing is renamed. Attempts write to a folder of this machine; `seal` uploads a
+container to JOB/NAME, and the manifest is put if there is none of its number. `JOB/_job` has the
+generation that the job began with, by which `vacuum` knows whether it can still be committed.
+
 After a failed fsync it is unknown what reached the disk, and the next fsync may succeed although
 data is lost. So a commit that is tried again rewrites what it finds: the folder JOB, with new names
 for its files, or the manifest.
@@ -18,27 +22,42 @@ shards. The module imports little, because Spark commits in a process of its own
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
-import time
+import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
+from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import Directory, FileType, replacing
 from winkformats.errors import FormatError
-from winkfs.dataset.hidden import refuse_changed
-from winkfs.dataset.manifest import PENDING, Folder, Log, create, next_manifest
-from winkfs.dataset.records import JOB, REWRITES, Manifest, ShardRecord, State, misfit, union
+from winkfs.dataset.folder import FarFolder, Folder, check_commits, far_files, tried
+from winkfs.dataset.hidden import fresh_rows, refuse_changed
+from winkfs.dataset.manifest import PENDING, Log, create, new_job, next_manifest
+from winkfs.dataset.records import (
+    JOB,
+    REWRITES,
+    WRITER,
+    Manifest,
+    ShardRecord,
+    State,
+    misfit,
+    union,
+)
 from winkfs.dataset.shard import copy_bytes, survey
 from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan, held_back
-from winkfs.names import FILES, MANIFESTS
+from winkfs.names import DATA, FILES, MANIFESTS
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
 
 JOB_MARK: Final = "_job"  # file that marks a folder as that of a job; vacuum enters no others
+UPLOADED: Final = (".cat", ".time", DATA)  # files of a shard on object storage
 Streams = Mapping[str, int]
 LOST: Final = (
     "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
@@ -47,23 +66,29 @@ LOST: Final = (
 
 
 def begin(
-    root: str | os.PathLike[str], operation: str = "append", job: str | None = None
+    root: str | os.PathLike[str],
+    operation: str = "append",
+    job: str | None = None,
+    log: Log | None = None,
 ) -> Transaction:
     """Begin a change of a data set, which is created if there is none.
 
     operation  append: files are added; overwrite: they replace all files of the data set
     job        new name of letters, digits, dots and dashes; None: one is chosen
+    log        of an existing data set, if the caller has read it
     raises     ValueError; FileExistsError (the job); CorruptError (the newest manifest is damaged,
                and no manifest can follow it); OSError
     """
-    name = job or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(6)}"
+    name = job or new_job()
     if not JOB.fullmatch(name):
         raise ValueError(f"a job is named by letters, digits, dots and dashes, not {name!r}")
     with held_back():
-        log = create(absolute(os.fspath(root)))  # attempts run in other folders
-        now = log.latest()
-        transaction = Transaction(log.root, name, operation, now.generation, now.compress)
-        if is_directory(transaction.folder):
+        if log is None:
+            log = create(absolute(os.fspath(root)))  # attempts run in other folders
+        check_commits(log.root)
+        now = log.recent() or log.latest()
+        transaction = Transaction(log.root, name, operation, now.generation, now.compress, log)
+        if not transaction.far and is_directory(transaction.folder):
             raise FileExists("that job was committed already", transaction.folder)
         transaction.open()
     return transaction
@@ -91,8 +116,12 @@ def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
     """
     log = Log(absolute(os.fspath(root)))
     now = log.latest()
-    transaction = Transaction(log.root, job, operation, now.generation, now.compress)
-    if is_directory(transaction.folder):
+    transaction = Transaction(log.root, job, operation, now.generation, now.compress, log)
+    if transaction.far:
+        there = transaction.committed(log) is not None
+    else:
+        there = is_directory(transaction.folder)
+    if there:
         raise StalePlan("the job was committed meanwhile", transaction.folder)
     with contextlib.suppress(FileExistsError):
         transaction.open()
@@ -106,6 +135,7 @@ class Transaction:
     base_generation  the newest generation when it began
     compress         default compression of new containers, as of the data set at the beginning;
                      None: none
+    log              of the data set, in the process that began it
     """
 
     root: str
@@ -113,6 +143,17 @@ class Transaction:
     operation: str
     base_generation: int
     compress: str | None = None
+    log: Log | None = field(default=None, repr=False, compare=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Transaction, (
+            self.root, self.job, self.operation, self.base_generation, self.compress
+        )  # fmt: skip
+
+    @property
+    def far(self) -> bool:
+        """Whether the data set is on object storage."""
+        return is_far(self.root)
 
     @property
     def pending(self) -> str:
@@ -125,7 +166,8 @@ class Transaction:
     @property
     def location(self) -> str:
         """The current folder of its shards, below `root`."""
-        return f"{PENDING}/{self.job}" if is_directory(self.pending) else self.job
+        waits = not self.far and is_directory(self.pending)
+        return f"{PENDING}/{self.job}" if waits else self.job
 
     def located(self, records: Iterable[ShardRecord]) -> list[ShardRecord]:
         """Return the records of its shards with their current paths."""
@@ -134,6 +176,9 @@ class Transaction:
 
     def open(self) -> None:
         """Create the folder for its attempts. Raises FileExistsError; OSError."""
+        if self.far:
+            _put_mark(self.root, self.job, self.base_generation)
+            return
         directory = directory_of(self.root)
         directory.mkdir(f"{PENDING}/{self.job}")
         _mark(directory, f"{PENDING}/{self.job}")
@@ -146,6 +191,8 @@ class Transaction:
         """
         if not JOB.fullmatch(name):
             raise ValueError(f"an attempt is named by letters, digits, dots, dashes, not {name!r}")
+        if self.far:
+            return f"{scratch_of(self.job)}/{name}"
         if not is_directory(self.pending):
             raise StalePlan("the job was committed or aborted meanwhile", self.folder)
         return f"{self.pending}/{name}"
@@ -162,7 +209,8 @@ class Transaction:
 
         base, columns = self.attempt(name), settings.pop("columns", None)
         compress = settings.pop("compress", None) or self.compress
-        with Folder(f"{self.root}/{MANIFESTS}").model() as model:
+        folder = Folder(f"{self.root}/{MANIFESTS}")
+        with contextlib.nullcontext() if self.far else folder.model() as model:
             made = create(base, like=model, compress=compress, **settings)
         if columns:  # durable with the rest of the container
             made.add_columns(columns)
@@ -173,10 +221,13 @@ class Transaction:
 
         tombs_at  position from which its tombstones count for older shards; 0: it has none
         raises    Refusal if it was not closed; FormatError; OSError
+        cost      on object storage, uploads the container, and removes it here
         """
         record = survey(base, f"{self.job}/{os.path.basename(base)}", tombs_at)
         directory, name = locate(base)
         directory.unlink(f"{name}.lock")
+        if self.far:
+            record = _uploaded(self.root, base, record)
         return record
 
     # --- the end ---
@@ -209,11 +260,15 @@ class Transaction:
                   not known to be durable
         A second call after an interrupted one continues it, and makes durable what that has done.
         """
-        log, chosen = Log(self.root), list(records)
-        done = self._committed(log)
-        if done is not None:
-            log.confirm(done)
-            return done
+        chosen, before = list(records), None
+        if self.far and self.log is not None and not _tried(self.root, self.job):
+            log, before = self.log, self.log.state(self.base_generation)
+        else:
+            log = self.log or Log(self.root) if self.far else Log(self.root)
+            done = self.committed(log)
+            if done is not None:
+                log.confirm(done)
+                return done
         gone = self._replaced(log) if removed is None else tuple(removed)
         checked: set[int] = set()
 
@@ -222,6 +277,8 @@ class Transaction:
             if there is not None:
                 return there
             self._check_removed(before, gone)
+            if self.far and before.oldest > self.base_generation:  # vacuum may take its files
+                raise DatasetConflict("took longer than vacuum keeps: run it again", self.root)
             self._check_columns(before, chosen, gone)
             if after is not None and before.generation != after:
                 raise DatasetConflict("was changed meanwhile: try again", self.root)
@@ -238,10 +295,9 @@ class Transaction:
             )  # fmt: skip
 
         try:
-            early = make(log.latest())
-            if isinstance(early, Manifest):
+            if not self.far and isinstance(make(log.latest()), Manifest):
                 self._place(chosen)
-            done = log.publish(make)
+            done = log.publish(make, partial(fresh_rows, log), before)
         except DatasetConflict:
             self.abort()
             raise
@@ -249,14 +305,24 @@ class Transaction:
         return done
 
     def abort(self) -> None:
-        """Remove all files of the job that no manifest names. Idempotent."""
+        """Remove all files of the job that no manifest names. Idempotent.
+
+        On object storage `vacuum` does it once a commit was tried: its answer can be lost.
+        """
+        if self.far:
+            remove_scratch(self.job)
+            if not _tried(self.root, self.job):
+                with contextlib.suppress(OSError, FormatError):
+                    files = far_files(f"{self.root}/{self.job}")
+                    files.remove(files.list())
+            return
         sweep(self.root, self.job)
         # A damaged manifest may be that of the job: then its files are kept.
         with contextlib.suppress(OSError, FormatError):
-            if is_directory(self.folder) and self._committed(Log(self.root)) is None:
+            if is_directory(self.folder) and self.committed(Log(self.root)) is None:
                 directory_of(self.root).remove_tree(self.job)
 
-    def _committed(self, log: Log) -> int | None:
+    def committed(self, log: Log) -> int | None:
         """Return a generation that has the shards of this job; None: it was not committed."""
         newest = log.latest()
         first = max(self.base_generation, newest.oldest) + 1
@@ -264,7 +330,13 @@ class Transaction:
             if manifest.job == self.job:
                 return manifest.generation
         kept = log.state(newest.oldest).shards if newest.oldest > self.base_generation else ()
-        return newest.oldest if any(r.path.startswith(self.job + "/") for r in kept) else None
+        if any(record.path.startswith(self.job + "/") for record in kept):
+            return newest.oldest
+        if isinstance(log.store, FarFolder) and any(map(log.store.is_gone, log.store.unsettled)):
+            raise Refusal(
+                "whether the job was committed is not known: vacuum was faster", self.root
+            )
+        return None
 
     def _replaced(self, log: Log) -> tuple[str, ...]:
         if self.operation != "overwrite":
@@ -351,6 +423,56 @@ class Transaction:
             if info is None or info.kind is not FileType.FILE or info.size < record.size:
                 what = "a container that was sealed is gone, or cut short"
                 raise StalePlan(what, f"{folder}/{name}")
+
+
+# --- on object storage ---
+
+_scratches: dict[tuple[str, int], str] = {}  # by job and process
+
+
+def _tried(root: str, job: str) -> bool:
+    """Return whether this process has put a manifest of a job, and it may be there."""
+    return (f"{root}/{MANIFESTS}", job) in tried
+
+
+def scratch_of(job: str) -> str:
+    """Return the folder of this machine where this process writes the containers of a job."""
+    key = job, os.getpid()
+    if key not in _scratches:
+        _scratches[key] = tempfile.mkdtemp(prefix="winkfs-")
+    return _scratches[key]
+
+
+def remove_scratch(job: str) -> None:
+    """Remove what this process has written for a job, and not uploaded."""
+    if folder := _scratches.pop((job, os.getpid()), None):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put_mark(root: str, job: str, base: int) -> None:
+    """Put the mark of a job. Raises FileExistsError; OSError."""
+    files, name = far_files(root), f"{job}/{JOB_MARK}"
+    mark = {"base": base, "writer": WRITER, "id": secrets.token_hex(8)}
+    data = json.dumps(mark).encode()
+    try:
+        files.put(name, data, absent=True)
+    except OSError as error:  # its answer can be lost
+        if list(files.read_whole([name])) != [data]:
+            if isinstance(error, FileExistsError):
+                raise FileExists("that job was begun already", f"{root}/{job}") from None
+            raise
+
+
+def _uploaded(root: str, base: str, record: ShardRecord) -> ShardRecord:
+    """Upload a container of this machine, and remove it here -> its record."""
+    from winkfs.container.datafile import remove_files
+
+    files, etag = far_files(root), ""
+    for suffix in UPLOADED:
+        if os.path.exists(base + suffix):
+            etag = files.put_file(record.path + suffix, base + suffix).etag
+    remove_files(base)
+    return replace(record, etag=etag)
 
 
 def sweep(root: str, job: str) -> None:

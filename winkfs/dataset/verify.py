@@ -14,8 +14,9 @@ from winkformats.errors import FormatError
 from winkfs.container.reindex import reindex as reindex_container
 from winkfs.container.verify import Report
 from winkfs.container.verify import verify as verify_container
+from winkfs.dataset.folder import COPY
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
-from winkfs.dataset.manifest import COPY, PENDING, Log
+from winkfs.dataset.manifest import PENDING, Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard, described
 from winkfs.dataset.snapshot import snapshot_of
@@ -24,6 +25,7 @@ from winkfs.errors import Refusal
 from winkfs.units import NANO, time_text
 
 Progress = Callable[[int], None]
+BESIDE: Final = (".part", ".hidden")  # suffixes of files beside the shards, on object storage
 FAULTS: Final = (FormatError, Refusal)
 
 
@@ -60,6 +62,8 @@ def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
         try:
             manifest = log.read(number)
             after = log.state(number) if before is None else manifest.apply(before)
+            if manifest.whole is not None and log.state(number).shards != after.shards:
+                report.add(f"{log.root}: manifest {number} does not agree with those before it")
             if manifest.checkpoint not in (None, after):
                 report.add(f"{log.root}: checkpoint {number} does not agree with the manifests "
                            "before it")  # fmt: skip
@@ -70,7 +74,7 @@ def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
         before = after
         records |= {record.path: record for record in after.shards}
         versions = [data for _, data in log.store.read(number)]
-        copies += versions[1:] != versions[:1]
+        copies += versions[1:] != versions[:1] and manifest.whole is None
     folder = log.store
     for number in sorted(folder.named(COPY) - set(folder.numbers())):
         copy = f"{folder.path}/{folder.name(number, COPY)}"
@@ -111,6 +115,13 @@ def _check_hidden(log: Log, report: Report) -> None:
         snapshot = snapshot_of(log, state)
         report.files = snapshot.files
         folder = log.store
+        if state.whole is not None:
+            made = hidden_rows(log.root, state.shards, {})
+            kept = {shard.record.path: shard.hidden for shard in snapshot.shards}
+            if not all(np.array_equal(kept.get(name, []), rows) for name, rows in made.items()):
+                report.add(f"{log.root}: the hidden rows of generation {state.generation} do not "
+                           "agree with the shards")  # fmt: skip
+            return
         if state.generation not in folder.named(HIDDEN):
             return
         kept = read_hidden(folder, state.generation, state.digest)
@@ -131,12 +142,13 @@ def orphans(root: str, named: set[str]) -> Iterator[str]:
     """
     directory = directory_of(root)
     for job in sorted(directory.list()):
-        names = listed(directory, job) if job[0] not in "._" else []
+        names = listed(directory, job) if job[:1] not in ("", ".", "_") else []
         if JOB_MARK not in names:
             continue
-        stems = {name.rpartition(".")[0] or name for name in names if name != JOB_MARK}
+        stems = {name.rpartition(".")[0] or name for name in names
+                 if name != JOB_MARK and not name.endswith(BESIDE)}  # fmt: skip
         unnamed = sorted({f"{job}/{stem}" for stem in stems} - named)
-        if unnamed or not stems:
+        if unnamed or names == [JOB_MARK]:
             yield from unnamed or [job]
     yield from (f"{PENDING}/{job}" for job in sorted(listed(directory, PENDING)))
 

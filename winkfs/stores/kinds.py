@@ -191,6 +191,10 @@ def _load_stores() -> None:
 def _data_set(path: str) -> str | None:
     from winkformats.disk.paths import is_directory
 
+    if is_far(path):  # what `winkfs remote check` has written does not make a data set
+        from winkfs.dataset.manifest import is_dataset
+
+        return path.rstrip("/") if is_dataset(path.rstrip("/")) else None
     return path.rstrip("/") or "/" if is_directory(os.path.join(path, MANIFESTS)) else None
 
 

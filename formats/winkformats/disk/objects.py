@@ -349,8 +349,11 @@ class ObjectStorage(Storage):
     mapped = False
     far = True
 
-    def __init__(self, transport: Transport, key: str, held: Held | None = None) -> None:
-        self._transport, self._key = transport, key
+    def __init__(
+        self, transport: Transport, key: str, held: Held | None = None, first: int = HEAD_BYTES
+    ) -> None:
+        """first: bytes of the first request."""
+        self._transport, self._key, self._first = transport, key, first
         self.name = f"{transport.url}/{key}"
         self._held = held or Held()
 
@@ -368,7 +371,9 @@ class ObjectStorage(Storage):
         held = self._held
         with held.first:
             if held.known is None:
-                start, length = (-1, last) if last and self._transport.suffixes else (0, HEAD_BYTES)
+                start, length = (0, self._first)
+                if last and self._transport.suffixes:
+                    start, length = (-1, last)
                 at, data, known = self._ask(start, length)
                 if data:
                     held.add(at, data)
@@ -597,7 +602,12 @@ class AheadReader(BulkReader):
 
 
 class ObjectDirectory(Directory):
-    """The objects whose keys begin with a prefix and a slash."""
+    """The objects whose keys begin with a prefix and a slash.
+
+    first  bytes of the first request for an object
+    """
+
+    first: int = HEAD_BYTES
 
     def __init__(self, transport: Transport, prefix: str) -> None:
         self.transport, self._prefix = transport, prefix.strip("/")
@@ -621,7 +631,7 @@ class ObjectDirectory(Directory):
         made, found = self.transport.recent.pop(key, (0.0, None))
         if found is not None and time.monotonic() - made < FRESH:
             return found
-        return ObjectStorage(self.transport, key)
+        return ObjectStorage(self.transport, key, first=self.first)
 
     def info(self, name: str = "", *, follow: bool = False) -> Info | None:
         """Return as `Directory.info`; a name is that of an object, not of a directory.
@@ -650,6 +660,53 @@ class ObjectDirectory(Directory):
 
     def subdirectory(self, name: str) -> Self:
         return type(self)(self.transport, self.key(name))
+
+    def sizes(self) -> dict[str, int]:
+        """Return the bytes of each object, by name."""
+        prefix = f"{self._prefix}/" if self._prefix else ""
+        found = self.transport.list(prefix)
+        return {key[len(prefix) :]: info.size for key, info in found if info is not None}
+
+    def there(self, names: Sequence[str]) -> Sequence[bool]:
+        """Return for each name whether there is an object, asked for at once: see `info`."""
+        waiting = [_pool.submit(self.info, name) for name in names[1:]]
+        return [self.info(name) is not None for name in names[:1]] + [
+            future.result() is not None for future in waiting
+        ]
+
+    def read_whole(self, names: Sequence[str]) -> Sequence[bytes | None]:
+        """Return the bytes of objects, read at once; None: there is none."""
+
+        def read(name: str) -> bytes | None:
+            try:
+                with self.open(name) as storage:
+                    return storage.read(0, storage.size())
+            except FileNotFoundError:
+                return None
+
+        waiting = [_pool.submit(read, name) for name in names[1:]]
+        return [*map(read, names[:1]), *(future.result() for future in waiting)]
+
+    # --- writing: see `Transport` ---
+
+    def put(
+        self, name: str, data: bytes, *, absent: bool = False, like: ObjectInfo | None = None
+    ) -> ObjectInfo:
+        """Write an object."""
+        return self.transport.put(self.key(name), data, absent=absent, like=like)
+
+    def put_file(self, name: str, path: str) -> ObjectInfo:
+        """Write a file of this machine as an object."""
+        return self.transport.put_file(self.key(name), path)
+
+    def known(self, name: str) -> ObjectInfo | None:
+        """Return what the store knows of an object; None: there is none."""
+        return self.transport.head(self.key(name))
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove objects."""
+        if names:
+            self.transport.delete([self.key(name) for name in names])
 
     def scratch(self) -> Storage:
         return PosixDirectory(tempfile.gettempdir()).scratch()
