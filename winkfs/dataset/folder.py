@@ -168,14 +168,14 @@ class FarFolder(Folder):
     can be trusted. Numbers have no gaps, and one that was used stays used: so N is the newest if
     there is N, and no N + 1.
 
-    unsettled  numbers that were put without an answer
+    unsettled  numbers that were put without an answer, and their jobs
     """
 
     files: ObjectDirectory
 
     def __init__(self, path: str) -> None:
         super().__init__(path, far_files(path))
-        self.unsettled: set[int] = set()
+        self.unsettled: set[tuple[int, str]] = set()
         self._known = -1  # a number that is there
         self._counted = True  # False: numbers have gaps, as older versions made them
         self._latest: tuple[int, bytes] = -1, b""
@@ -238,9 +238,17 @@ class FarFolder(Folder):
         """Return the bytes of a manifest, now; none: vacuum has taken it; None: it is not there."""
         return self.files.read_whole([self.name(number)])[0]
 
-    def is_gone(self, number: int) -> bool:
-        """Return whether vacuum has taken a manifest."""
-        return self.stored(number) == b""
+    def settle(self, job: str) -> int | None:
+        """Return the number that a job was committed under, of those that were put without an
+        answer; None: under none of them. Raises Refusal if vacuum was faster."""
+        for number in sorted(n for n, j in self.unsettled if j == job):
+            data = self.stored(number)
+            if data == b"":
+                raise Refusal("whether the job was committed is not known: vacuum was faster",
+                              f"{self.path}/{self.name(number)}")  # fmt: skip
+            if data is not None and job_of(data) == job:
+                return number
+        return None
 
     def put_if_absent(self, number: int, data: bytes) -> bool:
         """Create a manifest, durably -> False if another writer has created it.
@@ -251,15 +259,18 @@ class FarFolder(Folder):
         """
         name = self.name(number)
         if self._are_there(number + 1)[0]:
+            if self.stored(number) is not None:
+                return False
             file = f"{self.path}/{name}"
             raise CorruptError("the manifest is lost, and a later one is there", file=file,
                                offset=0)  # fmt: skip
-        tried.add((self.path, job_of(data)))
+        job = job_of(data)
+        tried.add((self.path, job))
         for left in range(TRIES, 0, -1):
             try:
                 if SINGLE_WRITER in os.environ and self.stored(number) is not None:
                     raise FileExistsError
-                self.unsettled.add(number)
+                self.unsettled.add((number, job))
                 self.files.put(name, data, absent=SINGLE_WRITER not in os.environ)
                 found: bytes | None = data
             except PermissionError:
@@ -267,9 +278,9 @@ class FarFolder(Folder):
             except OSError as error:
                 found, failure = self._settled(number), error
             if found:
-                self.unsettled.discard(number)
+                self.unsettled.discard((number, job))
                 self._known = number
-                if job_of(found) != job_of(data):
+                if job_of(found) != job:
                     return False
                 self._latest = number, data
                 with contextlib.suppress(OSError):  # a hint

@@ -273,6 +273,10 @@ class Transaction:
         checked: set[int] = set()
 
         def make(before: State) -> Manifest | int:
+            if isinstance(log.store, FarFolder):  # after `before` was read: it can land late
+                settled = log.store.settle(self.job)
+                if settled is not None:
+                    return settled
             there = _batch_done(before, streams)
             if there is not None:
                 return there
@@ -332,10 +336,6 @@ class Transaction:
         kept = log.state(newest.oldest).shards if newest.oldest > self.base_generation else ()
         if any(record.path.startswith(self.job + "/") for record in kept):
             return newest.oldest
-        if isinstance(log.store, FarFolder) and any(map(log.store.is_gone, log.store.unsettled)):
-            raise Refusal(
-                "whether the job was committed is not known: vacuum was faster", self.root
-            )
         return None
 
     def _replaced(self, log: Log) -> tuple[str, ...]:
