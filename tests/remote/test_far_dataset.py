@@ -29,7 +29,7 @@ class FarModel(Model):
     def begin(self, ao: bool) -> None:
         super().begin(ao)
         self.store = ObjectStore().__enter__()
-        self.root = f"{self.store.url}/ds"
+        self.root = self.store.trusted("ds")
         dataset.create(self.root).close()
 
     def teardown(self) -> None:

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from winkformats.disk.paths import absolute, directory_of, locate, make_directory, open_file
+from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import Directory, FileType, Storage, replacing
 from winkformats.errors import FormatError
 from winkformats.kv.sequence import KVSeq
@@ -38,6 +39,7 @@ from winkfs.container.store import Store
 from winkfs.dataset.folder import Folder
 from winkfs.dataset.manifest import PENDING, Log, is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
+from winkfs.dataset.shard import survey
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import DATA, DERIVED, MANIFESTS, PARTIAL, base_of
 from winkfs.registry import kind_of
@@ -380,7 +382,10 @@ class _DatasetBackup(Copying):
             state, manifest = log.state(number), log.read(number)
             for record in state.shards:
                 self._shard(record)
-            made = replace(manifest, oldest=oldest, checkpoint=replace(state, oldest=oldest))
+            shards = tuple(replace(record, etag="") for record in state.shards)
+            whole = replace(state, oldest=oldest, shards=shards, whole=None)
+            added = tuple(replace(record, etag="") for record in manifest.added)
+            made = replace(manifest, oldest=oldest, added=added, checkpoint=whole, whole=None)
             self._publish(number, made.encode())
         self.problems += log.problems
         self._prune(oldest)
@@ -414,6 +419,12 @@ class _DatasetBackup(Copying):
                         self._file(file, target, name + suffix)
                 elif suffix == DATA:
                     raise FileNotFoundError(2, "no such file", f"{self.base}/{record.path}.data")
+        if is_far(self.base):  # its index is not kept there
+            tombs_at = record.tombs_at if record.tombstones else 0
+            try:
+                survey(f"{self._dest}/{record.path}", record.path, tombs_at)
+            except (FormatError, Refusal) as error:
+                self._note(error)
 
     def _file(self, file: Storage, target: Directory, name: str) -> None:
         with replacing(target, name, like=file, uncached=True) as copy:

@@ -21,6 +21,7 @@ import numpy as np
 import xxhash
 
 from winkformats.disk.room import has_ample_memory
+from winkformats.disk.schemes import is_far
 from winkformats.errors import FormatError
 from winkfs.archive.items import (
     EXECUTABLE,
@@ -151,6 +152,7 @@ def pack(
                  FormatError (no tar file); Locked; OSError
     """
     target = base_of(base)
+    refuse_far(target)
     report = PackReport()
 
     def count(noted: Note) -> None:
@@ -228,7 +230,8 @@ def _source(
 
 def scratch_of(base: str) -> str:
     """Return the directory for temporary files of a pack. Raises NoSuchFile."""
-    refuse_far(base)
+    if is_far(base):
+        return tempfile.gettempdir()
     scratch = os.path.dirname(base) or "."  # it has space for the whole container
     if not Path(scratch).is_dir():
         raise NoSuchFile("no such directory: make it first", scratch)

@@ -116,6 +116,11 @@ def _cache_size(_: click.Context, param: click.Parameter, size: Any) -> None:
         os.environ["WINKFS_CACHE_SIZE"] = size
 
 
+def _single_writer(_: click.Context, param: click.Parameter, given: bool) -> None:
+    if given:
+        os.environ["WINKFS_SINGLE_WRITER"] = "1"
+
+
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["--help"]})
 @click.option(
     "--endpoint-url", metavar="URL", expose_value=False, callback=_endpoint,
@@ -128,6 +133,11 @@ def _cache_size(_: click.Context, param: click.Parameter, size: Any) -> None:
 @click.option(
     "--no-cache", is_flag=True, expose_value=False, callback=_cache_size,
     help="Keep none of it, and use none of it.",
+)  # fmt: skip
+@click.option(
+    "--single-writer", is_flag=True, expose_value=False, callback=_single_writer,
+    help="Write a data set to a store that has not passed `winkfs remote check`; no other "
+         "process may ($WINKFS_SINGLE_WRITER).",
 )  # fmt: skip
 @VERSION
 def cli() -> None:

@@ -36,6 +36,7 @@ LONGEST: Final = 5.0
 WHOLE_BYTES: Final = 256 << 10  # of the first request for a manifest or a part
 SINGLE_WRITER: Final = "WINKFS_SINGLE_WRITER"  # set in the environment: no condition is used
 _unsure: set[tuple[str, int]] = set()  # visible manifests that may not be on the disk
+_checked: set[str] = set()  # data sets whose stores have passed `winkfs remote check`
 tried: set[tuple[str, str]] = set()  # folder and job of manifests that this process has put
 
 
@@ -331,14 +332,19 @@ def read_files(root: str, names: Sequence[str]) -> Sequence[bytes | None]:
 
 
 def check_commits(root: str) -> None:
-    """Raise Refusal if it is not known that the store of a data set keeps conditions."""
-    if is_far(root) and SINGLE_WRITER not in os.environ and not proven(root):
+    """Raise Refusal if it is not known that the store of a data set keeps conditions.
+
+    cost  one request the first time
+    """
+    if not is_far(root) or SINGLE_WRITER in os.environ or root in _checked:
+        return
+    from winkfs.remote.check import proven
+
+    if not proven(*far_files(root).place):
         raise Refusal("it is not known whether this store keeps two writers apart: `winkfs remote "
-                      "check` tries it", root, number=errno.EROFS)  # fmt: skip
-
-
-def proven(root: str) -> bool:
-    return True  # TODO
+                      f"check {root}` tries it, and `winkfs --single-writer` does without",
+                      root, number=errno.EROFS)  # fmt: skip
+    _checked.add(root)
 
 
 def folder_of(path: str) -> Folder:

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import winkformats
 import winkfs
+from winkformats.disk.schemes import is_far
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     MAX_RATIO,
@@ -144,7 +145,7 @@ def pack_shards(
 
 def _discarding(root: str) -> Callable[..., None]:
     """Return the exit of a `with` block that removes a new data set if the block raised."""
-    folder = not os.path.lexists(root)
+    folder = not is_far(root) and not os.path.lexists(root)
 
     def leave(kind: object, *_: object) -> None:
         if kind is not None:
@@ -231,15 +232,21 @@ class _Job:
     ratio: Ratio
 
 
+    @property
+    def own(self) -> str:
+        """The folder that the job writes to, which is not packed."""
+        return self.transaction.scratch if self.transaction.far else self.transaction.root
+
+
 # --- a directory ---
 
 
 def _pack_tree(
     job: _Job, shards: int, names: Iterable[bytes] | None, changes: _Changes | None
 ) -> list[ShardRecord]:
-    with tempfile.TemporaryDirectory(prefix="winkfs-pack-", dir=job.transaction.pending) as scratch:
+    with tempfile.TemporaryDirectory(prefix="winkfs-pack-", dir=job.transaction.scratch) as scratch:
         tree = Tree(
-            job.source, job.note, scratch, own=OwnFolder(job.transaction.root),
+            job.source, job.note, scratch, own=OwnFolder(job.own),
             exclude=excluder(job.exclude), names=names,
         )  # fmt: skip
         files = tree.sizes() if changes is None else tree.sizes(changes.update, changes.same)
@@ -387,9 +394,8 @@ def _worker() -> None:
 
 
 def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[ShardRecord]:
-    root = job.transaction.root
     source = Tarball(
-        job.source, job.note, os.path.dirname(root) or ".", xattrs=job.xattrs,
+        job.source, job.note, scratch_of(job.transaction.root), xattrs=job.xattrs,
         exclude=excluder(job.exclude), ignore_zeros=job.ignore_zeros, ratio=job.ratio,
     )  # fmt: skip
     with contextlib.ExitStack() as stack:

@@ -164,6 +164,11 @@ class Transaction:
         return f"{self.root}/{self.job}"
 
     @property
+    def scratch(self) -> str:
+        """A folder of this machine for temporary files."""
+        return scratch_of(self.job) if self.far else self.pending
+
+    @property
     def location(self) -> str:
         """The current folder of its shards, below `root`."""
         waits = not self.far and is_directory(self.pending)
@@ -472,6 +477,9 @@ def _uploaded(root: str, base: str, record: ShardRecord) -> ShardRecord:
         if os.path.exists(base + suffix):
             etag = files.put_file(record.path + suffix, base + suffix).etag
     remove_files(base)
+    with contextlib.suppress(OSError):  # others are written there
+        os.rmdir(os.path.dirname(base))
+        _scratches.pop((record.path.partition("/")[0], os.getpid()), None)
     return replace(record, etag=etag)
 
 

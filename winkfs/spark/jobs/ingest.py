@@ -604,7 +604,7 @@ class Task:
         done, report = Done(unit.path, self.fail_fast), PackReport()
         with ShardWriter(self.transaction, "{:05d}-{}".format(*attempt())) as writer:
             source = source_of(
-                unit, done, self.transaction.pending, self.columns, self.tar, self.known
+                unit, done, self.transaction.scratch, self.columns, self.tar, self.known
             )
             warc = source if isinstance(source, Warc) else None
             if self.html:
