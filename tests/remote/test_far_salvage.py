@@ -78,14 +78,14 @@ def test_it_refuses_before_it_copies(store: ObjectStore, tmp_path: Path) -> None
     for out, (kind, line) in wrong.items():
         with store.counted() as asked, pytest.raises(kind, match=line):
             salvage(f"{store.url}/c", out)
-        assert len(asked) <= 1
+        assert sum(request.what == "get" for request in asked) <= 1
     with pytest.raises(FileNotFoundError, match=f"{store.url}/none: no such file"):
         salvage(f"{store.url}/none", tmp_path / "out")
 
 
 def test_a_replaced_object_leaves_nothing(store: ObjectStore, tmp_path: Path) -> None:
     def replace(key: str) -> None:
-        if len(store.requests) == 1:
+        if sum(request.what == "get" for request in store.requests) == 1:
             store.put("c.data", b"another")
 
     store.failing = replace

@@ -97,7 +97,8 @@ def test_commands_read_a_data_set(s3: str, run: Run, tmp_path: Path) -> None:
     assert run("backup", url, tmp_path / "copy").status == 0
     with winkfs.open(tmp_path / "copy") as copied:
         assert dict(copied.items()) == FILES
-    assert "can only be read" in one_line(run("put", url, "new", __file__))
+    assert "winkfs remote check" in one_line(run("put", url, "new", __file__))
+    assert "winkfs push" in one_line(run("--single-writer", "put", url, "new", __file__))
 
 
 def test_public_objects_are_read_without_a_signature(

@@ -424,7 +424,7 @@ class _DatasetBackup(Copying):
             try:
                 survey(f"{self._dest}/{record.path}", record.path, tombs_at)
             except (FormatError, Refusal) as error:
-                self._note(error)
+                self.note(str(error))
 
     def _file(self, file: Storage, target: Directory, name: str) -> None:
         with replacing(target, name, like=file, uncached=True) as copy:

@@ -21,7 +21,6 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -146,7 +145,7 @@ def advanced(root: str, before: State, made: Manifest, rows: Hidden, unsure: Seq
         both = hidden_rows_of(root, old)
         new = replace(
             new, base=made.generation - 1, parts=parts, records=records, since=made.added,
-            gone=made.removed, hidden=(_put_hidden(files, base, _kept(both, before)), None),
+            gone=made.removed, hidden=(put_hidden(files, base, _kept(both, before)), None),
         )  # fmt: skip
     if more:
         known = hidden_rows_of(root, replace(new, hidden=(None, new.hidden[1])))
@@ -154,7 +153,7 @@ def advanced(root: str, before: State, made: Manifest, rows: Hidden, unsure: Seq
             path: np.union1d(known.get(path, found), found) for path, found in rows.items()
         }
         name = f"{made.job}/{made.generation:0{DIGITS}}"
-        new = replace(new, hidden=(new.hidden[0], _put_hidden(files, name, joined)))
+        new = replace(new, hidden=(new.hidden[0], put_hidden(files, name, joined)))
     return replace(made, whole=new)
 
 
@@ -169,7 +168,7 @@ def _parts(files: ObjectDirectory, base: str, whole: Whole
     """Write the parts of a checkpoint -> all its parts, and their records. Those that are full and
     have lost no shard are used again."""
     touched = {*whole.gone, *(record.path for record in whole.since)}
-    parts, records, numbers = list[Stored](), list[tuple[ShardRecord, ...]](), count()
+    parts, records = list[Stored](), list[tuple[ShardRecord, ...]]()
     left = {record.path for record in whole.shards}
     for part, found in zip(whole.parts, whole.records or (), strict=True):
         full = len(found) >= PART_RECORDS or sum(map(_size, found)) > PART_BYTES - SPARE
@@ -177,14 +176,22 @@ def _parts(files: ObjectDirectory, base: str, whole: Whole
             parts.append(part)
             records.append(found)
             left.difference_update(record.path for record in found)
-    for chunk in _chunks([record for record in whole.shards if record.path in left]):
+    for part, found in put_parts(files, base, [r for r in whole.shards if r.path in left]):
+        parts.append(part)
+        records.append(found)
+    return tuple(parts), tuple(records)
+
+
+def put_parts(
+    files: ObjectDirectory, base: str, records: Sequence[ShardRecord]
+) -> Iterator[tuple[Stored, tuple[ShardRecord, ...]]]:
+    """Write parts with these records, by rank -> each part, and its records."""
+    for number, chunk in enumerate(_chunks(records)):
         text = json.dumps([as_values(record) for record in chunk], separators=(",", ":"))
         data = zlib.compress(text.encode())
-        path = f"{base}-{next(numbers)}.part"
+        path = f"{base}-{number}.part"
         files.put(path, data)
-        parts.append(Stored(path, len(data), xxhash.xxh3_64_hexdigest(data), len(chunk)))
-        records.append(tuple(chunk))
-    return tuple(parts), tuple(records)
+        yield Stored(path, len(data), xxhash.xxh3_64_hexdigest(data), len(chunk)), tuple(chunk)
 
 
 def _chunks(records: Sequence[ShardRecord]) -> Iterator[list[ShardRecord]]:
@@ -205,7 +212,7 @@ def _size(record: ShardRecord) -> int:
     return len(json.dumps(as_values(record)))
 
 
-def _put_hidden(files: ObjectDirectory, name: str, hidden: Hidden) -> Stored | None:
+def put_hidden(files: ObjectDirectory, name: str, hidden: Hidden) -> Stored | None:
     """Write hidden rows; None: there are none."""
     rows = {path: found.astype("<i8") for path, found in hidden.items() if len(found)}
     if not rows:

@@ -231,7 +231,6 @@ class _Job:
     ignore_zeros: bool
     ratio: Ratio
 
-
     @property
     def own(self) -> str:
         """The folder that the job writes to, which is not packed."""

@@ -182,7 +182,7 @@ class Transaction:
     def open(self) -> None:
         """Create the folder for its attempts. Raises FileExistsError; OSError."""
         if self.far:
-            _put_mark(self.root, self.job, self.base_generation)
+            put_mark(self.root, self.job, self.base_generation)
             return
         directory = directory_of(self.root)
         directory.mkdir(f"{PENDING}/{self.job}")
@@ -454,7 +454,7 @@ def remove_scratch(job: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _put_mark(root: str, job: str, base: int) -> None:
+def put_mark(root: str, job: str, base: int) -> None:
     """Put the mark of a job. Raises FileExistsError; OSError."""
     files, name = far_files(root), f"{job}/{JOB_MARK}"
     mark = {"base": base, "writer": WRITER, "id": secrets.token_hex(8)}

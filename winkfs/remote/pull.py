@@ -17,6 +17,7 @@ from winkformats.disk.storage import Storage
 from winkformats.errors import FormatError
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import Superblock, read_superblock
+from winkfs.archive.backup import backup
 from winkfs.archive.copying import (
     COMPARED,
     Copying,
@@ -28,6 +29,8 @@ from winkfs.archive.copying import (
 )
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.lock import SUFFIX, WriterLock
+from winkfs.dataset.manifest import Log, is_dataset
+from winkfs.dataset.records import State
 from winkfs.errors import FileExists, NoSuchFile, Refusal
 from winkfs.names import DATA, PARTIAL, base_of
 from winkfs.registry import kind_of
@@ -80,12 +83,27 @@ def pull(
     refuse_far(target)
     kind, path = kind_of(source.rstrip("/"))
     if kind.name == "data set":
-        raise Refusal("data sets cannot be pulled yet: winkfs backup copies them whole", source)
+        return _pull_set(path, target.rstrip("/"), dry_run=dry_run, progress=progress)
     if kind.name != "container":
-        raise Refusal(f"is of the kind {kind.name}: containers can be pulled", source)
+        raise Refusal(f"is of the kind {kind.name}: containers and data sets can be pulled", source)
     return _Pull(base_of(path), base_of(target.rstrip("/")), progress).run(
         force=force, dry_run=dry_run
     )
+
+
+def _pull_set(url: str, root: str, *, dry_run: bool, progress: Progress | None) -> Pulled:
+    """Copy the newest generation of a data set, of which only new shards are brought."""
+    state = Log(url).latest()
+    done = Pulled(root, sum(record.size for record in state.shards), replaces=is_dataset(root))
+    mine = Log(root).latest() if done.replaces else State(-1, 0)
+    done.same = (mine.generation, mine.time_ns) == (state.generation, state.time_ns)
+    if dry_run:
+        here = {record.path for record in mine.shards}
+        done.fetched = sum(record.size for record in state.shards if record.path not in here)
+    elif not done.same:
+        made = backup(url, root, progress=progress)
+        done.fetched, done.problems = made.copied, made.problems
+    return done
 
 
 class _Pull(Copying):

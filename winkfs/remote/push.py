@@ -94,13 +94,15 @@ def push(
     if is_far(source):
         raise Refusal("is on object storage: winkfs pull brings it to this machine", source)
     kind, path = kind_of(source)
-    if kind.name == "data set":
-        raise Refusal("data sets cannot be pushed yet: containers can", source)
-    if kind.name != "container":
-        raise Refusal(f"is of the kind {kind.name}: containers can be pushed", source)
+    if kind.name not in ("container", "data set"):
+        raise Refusal(f"is of the kind {kind.name}: containers and data sets can be pushed", source)
     directory, name = place_of(target)
     if not directory.transport.writes:
         raise Refusal("nothing can be written there: s3://, gs:// and az:// take a push", target)
+    if kind.name == "data set":
+        from winkfs.remote.pushset import push_set
+
+        return push_set(path, target, dry_run=dry_run, progress=progress)
     pushing = _Push(path, directory, name, progress)
     with contextlib.ExitStack() as stack:
         pushing.run(stack, force=force, dry_run=dry_run)
@@ -206,7 +208,7 @@ class _Push(Copying):
         if old is None:
             return False, 0
         if not is_same(old, new):
-            if "CONTID" not in new and _is_equal(info, end, read):
+            if "CONTID" not in new and is_equal(info, end, read):
                 return True, 0
             if not force:
                 what = "another container is there, or this one was compacted or rolled back since"
@@ -252,7 +254,7 @@ class _Push(Copying):
     def _send_catalog(self, catalog: Catalog, name: str) -> None:
         size, key = catalog.superblock["FILESIZE"], self._directory.key(name)
         there = self._transport.head(key)
-        if _is_equal(there, size, catalog.storage.read) or (there is not None and self.done.same):
+        if is_equal(there, size, catalog.storage.read) or (there is not None and self.done.same):
             self._progress(size)
             return
         _, sent = self._transport.put_from(key, size, catalog.storage.read, self._progress)
@@ -271,7 +273,7 @@ class _Push(Copying):
                 self.done.sent += sent
                 return
             except OSError as error:
-                if _is_equal(self._transport.head(key), end, read):
+                if is_equal(self._transport.head(key), end, read):
                     self.done.sent += end
                     return
                 if isinstance(error, FileExists | StalePlan):
@@ -320,7 +322,7 @@ class _Push(Copying):
                 yield self._name + own[0]
 
 
-def _is_equal(there: ObjectInfo | None, size: int, read: Read) -> bool:
+def is_equal(there: ObjectInfo | None, size: int, read: Read) -> bool:
     """Return whether an object has these bytes, as the store has computed its ETag."""
     return there is not None and there.size == size and there.etag.strip('"') == etag_of(size, read)
 
