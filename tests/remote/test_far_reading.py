@@ -6,6 +6,8 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -420,6 +422,31 @@ def test_a_scan_reads_each_byte_once(store: ObjectStore, many: Path) -> None:
 
 
 # --- other processes ---
+
+
+def test_batches_of_arrow_ask_ahead(store: ObjectStore, tmp_path: Path) -> None:
+    """Requests of some windows are under way at a time, as in any other pass."""
+    pytest.importorskip("pyarrow")
+    content = random.Random(1).randbytes(60_000)
+    base = stored.make(tmp_path / "c", [(f"{i:04}", content) for i in range(400)])
+    url, running, most, lock = store.put_container(base), 0, 0, threading.Lock()
+
+    def slow(key: str) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.02)
+        with lock:
+            running -= 1
+
+    with winkfs.open(url) as there:
+        there.to_arrow(["size"])  # the catalog is read
+        store.failing = slow
+        with store.counted() as asked:
+            assert sum(batch.num_rows for batch in there.to_batches(["content"])) == 400
+    assert most >= 3
+    assert sum(request.size for request in asked) < 1.05 * store.objects["dir/c.data"][1].size
 
 
 def _reads(url: str, there: winkfs.Reader, name: str, answer: Any) -> None:

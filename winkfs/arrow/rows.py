@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from winkformats import native
 from winkformats.arrays import Bools, Int64, keep_heap
-from winkformats.disk.pagecache import Dropper
+from winkformats.disk.pagecache import BulkReader, Dropper
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, KVEntry
 from winkformats.kv.scan import values_at
@@ -89,6 +89,7 @@ class Contents:
         self._mapped = store.mapped and self._drop is None  # all of it is in the page cache
         self.window_bytes = MAPPED_WINDOW if self._mapped else WINDOW
         self._map: mmap.mmap | memoryview | None = None
+        self._pass: tuple[int, BulkReader] | None = None  # over an object, and its last offset
         self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # ranges read since the last `drop`
         self._buffer = memoryview(b"")
         self._window: tuple[int, memoryview] | None = None  # its offset, and its bytes
@@ -277,11 +278,27 @@ class Contents:
             self._unmap_window()
             self._map = self.store.kv.view(offset)
             view = memoryview(self._map)[offset : min(offset + length, self._end)]
+        elif self._storage.far:
+            view = self._passed(offset, min(length, self._end - offset))
         else:
             view = self._room(min(length, self._end - offset), reuse=True)
             self._fill(view, offset)
         self._window = offset, view
         return view
+
+    def _passed(self, offset: int, length: int) -> memoryview:
+        """Read a range of an object in a pass, which asks for the next ones meanwhile."""
+        last, reader = self._pass or (0, None)
+        if reader is None or offset < last:
+            self._end_pass()
+            reader = self._storage.bulk(offset, self._high + MAX_BATCH_ENTRY)
+        self._pass = offset, reader
+        return reader.read(offset, length)
+
+    def _end_pass(self) -> None:
+        if self._pass is not None:
+            self._pass[1].close()
+        self._pass = None
 
     def _unmap_window(self) -> None:
         """Unmap the pages of the last window, which would count as memory of this process."""
@@ -305,6 +322,7 @@ class Contents:
         self.drop()
         self._unmap_window()
         self._buffer, self._window, self._map = memoryview(b""), None, None  # frees the memory
+        self._end_pass()
         if self._drop is not None:
             self._drop(self._low, self._high)
 
@@ -532,11 +550,13 @@ class PieceSource:
         """Yield files from windows that contain inodes and the contents before them."""
         kv = self.store.kv
         inodes = Inodes(kv, self.store.settings, self.problem)
-        at, begin = 0, max(self.piece.low, kv.start)
+        # of an object the content before the first inode costs a request, here it is cached
+        before = DENSE if kv.storage.far else 0
+        at, begin = 0, max(self.piece.low - before, kv.start)
         while at < len(positions):
             first = int(positions[at])
             if first - begin > MAX_CONTENT_BEFORE:
-                begin = first  # a large content, or files that are not requested
+                begin = first - before  # a large content, or files that are not requested
             stop = int(
                 np.searchsorted(positions, max(begin + self.contents.window_bytes, first + 1))
             )
