@@ -90,7 +90,7 @@ def test_a_pulled_data_set_is_the_same(root: str, url: str, tmp_path: Path) -> N
     with winkfs.open(copy, "a") as here:
         here.put("here", b"y")
     assert winkfs.verify(copy).problems == []
-    with pytest.raises(FileExistsError, match="changed there since|another data set"):
+    with pytest.raises(FileExistsError, match=r"changed there since|another data set"):
         push(root, url)
     push(copy, url)
     same(url, copy)
