@@ -316,11 +316,12 @@ class Transaction:
     def abort(self) -> None:
         """Remove all files of the job that no manifest names. Idempotent.
 
-        On object storage `vacuum` does it once a commit was tried: its answer can be lost.
+        On object storage `vacuum` does it, unless this process began the job and tried no commit:
+        its answer can be lost.
         """
         if self.far:
             remove_scratch(self.job)
-            if not _tried(self.root, self.job):
+            if self.log is not None and not _tried(self.root, self.job):
                 with contextlib.suppress(OSError, FormatError):
                     files = far_files(f"{self.root}/{self.job}")
                     files.remove(files.list())
@@ -495,7 +496,9 @@ def sweep(root: str, job: str) -> None:
 
 
 def sweep_all(root: str, prefix: str) -> None:
-    """Sweep all jobs whose names begin with `prefix`."""
+    """Sweep all jobs whose names begin with `prefix`; on object storage `vacuum` removes them."""
+    if is_far(root):
+        return
     with contextlib.suppress(OSError), directory_of(root).subdirectory(PENDING) as pending:
         for name in pending.list():
             if name.startswith(prefix):

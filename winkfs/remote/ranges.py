@@ -41,6 +41,7 @@ from winkformats.disk.parts import part_bytes, put_parts
 from winkformats.version import VERSION
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal, StalePlan
 from winkfs.remote import control
+from winkfs.remote.links import link_to
 from winkfs.remote.uploads import S3Parts, need_unchanged
 
 TIMEOUT: Final = 60.0  # seconds after which a request has failed, repetitions included
@@ -291,6 +292,8 @@ class SignedTransport(RangeTransport):
         return at, base64.b64decode(data), ObjectInfo(*known)
 
     def address(self, key: str) -> str:
+        if (link := link_to(f"{self.url}/{key}")) is not None:
+            return link
         now = time.monotonic()
         with self._lock:
             until, url = self._signed.get(key, (0.0, ""))
@@ -300,6 +303,12 @@ class SignedTransport(RangeTransport):
                     self._signed.clear()
                 self._signed[key] = now + SIGNED - RENEWED, url
         return url
+
+    @property
+    def asked(self) -> list[str]:
+        """The keys of the objects that were read last."""
+        with self._lock:
+            return list(self._signed)
 
     def list(self, prefix: str) -> Iterator[tuple[str, ObjectInfo | None]]:
         for key, *known in control.call("names", self.url, prefix):

@@ -219,10 +219,10 @@ def upsert(df: DataFrame, path: str | os.PathLike[str]) -> None:
     """
     from winkfs.dataset.manifest import Log, is_dataset
     from winkfs.errors import DatasetConflict
-    from winkfs.spark.reading.options import local_path
+    from winkfs.spark.reading.options import store_path
 
     need_installed("winkfs.spark", *PACKAGES)
-    root, spark = local_path(os.fspath(path)), df.sparkSession
+    root, spark = store_path(os.fspath(path)), df.sparkSession
     if "path" not in df.columns:
         raise ValueError(f"upsert needs the column path; the columns are: {', '.join(df.columns)}")
     if spark not in _registered:

@@ -61,7 +61,7 @@ from winkfs.spark.reading.options import (
     size_of,
     value_of,
 )
-from winkfs.spark.reading.partition import Ordered, Scan, scans
+from winkfs.spark.reading.partition import Ordered, Scan, linked, scans
 from winkfs.spark.reading.reader import WinkfsReader
 from winkfs.spark.reading.stores import stores_of
 from winkfs.stores.records import Arrivals, batches
@@ -600,7 +600,7 @@ class WinkfsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
                 _forward(self._options.sources[0], "first" in end or "first" not in start)
             if isinstance(feed, ArrivalsFeed):
                 return feed.partitions(start, end, contents=contents, whole=self._limits.whole)
-            return feed.partitions(start, end, contents=contents)
+            return linked(feed.partitions(start, end, contents=contents))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with one_line:

@@ -67,6 +67,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from winkformats.disk.schemes import is_far
 from winkfs.container.selection import Selection
 from winkfs.names import to_name, to_str
 from winkfs.units import parse_size, parse_time
@@ -228,13 +229,27 @@ def local_path(path: str) -> str:
     return os.path.abspath(re.sub(r"^file:/+", "/", path, flags=re.IGNORECASE)) if path else ""
 
 
+def store_path(path: str) -> str:
+    """Return the path of a store as `local_path`, or its URL on object storage.
+
+    raises  ValueError for another kind of URI
+    """
+    url = re.sub(r"^s3[an]://", "s3://", path)  # as Hadoop names it
+    if is_far(url):
+        return url.rstrip("/")
+    return local_path(path)
+
+
 def _sources(text: str) -> tuple[str, ...]:
     if text.startswith("["):
         listed = _list(text, "paths with commas between them, or a JSON list of them")
-        return tuple(map(local_path, listed))
-    whole = local_path(text)
+        return tuple(map(store_path, listed))
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if len(parts) > 1 and any(map(is_far, parts)):
+        return tuple(map(store_path, parts))
+    whole = store_path(text)
     if "," in text and not os.path.exists(whole) and not os.path.exists(whole + ".data"):
-        return tuple(local_path(part.strip()) for part in text.split(",") if part.strip())
+        return tuple(map(store_path, parts))
     return (whole,) if whole else ()
 
 

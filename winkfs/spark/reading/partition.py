@@ -6,12 +6,14 @@ A task is sent a Scan or an Ordered. Both are small.
 from __future__ import annotations
 
 import os
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import InputPartition
 
 from winkfs.arrow.pieces import Piece, PlannedPiece, divide
+from winkfs.remote.links import Links, links_to
 
 if TYPE_CHECKING:
     from winkfs.spark.reading.options import Options
@@ -22,7 +24,12 @@ MAX_SENT_ROWS: Final = 1 << 20  # rows of a task that is sent their positions, a
 
 
 class Scan(InputPartition):  # type: ignore[misc]
-    """A task that reads pieces one after another, in the order of the inodes."""
+    """A task that reads pieces one after another, in the order of the inodes.
+
+    links  to objects that it reads, see `linked`
+    """
+
+    links: Links = {}  # noqa: RUF012
 
     def __init__(self, pieces: tuple[Piece, ...]) -> None:
         super().__init__(None)
@@ -35,7 +42,10 @@ class Ordered(InputPartition):  # type: ignore[misc]
     pieces  whole containers
     shard   packed index into `pieces` of each file; pos: packed position of its inode
     order   instead: folder, part, first and last row of an order, see `winkfs.results.orders`
+    links   as of a Scan
     """
+
+    links: Links = {}  # noqa: RUF012
 
     def __init__(
         self,
@@ -58,6 +68,16 @@ def task_count(options: Options, weight: int, rows: int) -> int:
         even = -(-count // cores) * cores
         count = even if even * MIN_TASK <= weight else count
     return max(count, options.partitions, -(-rows // MAX_SENT_ROWS), 1)
+
+
+def linked(tasks: list[Scan | Ordered]) -> list[Scan | Ordered]:
+    """Give tasks links to what they read on object storage, so that executors need no keys."""
+    links = links_to(piece.base for task in tasks for piece in task.pieces)
+    for task in tasks if links else ():
+        task.links = dict(
+            chain.from_iterable(links.get(piece.base, {}).items() for piece in task.pieces)
+        )
+    return tasks
 
 
 def scans(options: Options, parts: list[PlannedPiece]) -> list[Scan | Ordered]:

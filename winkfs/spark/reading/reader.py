@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from winkfs.arrow.pieces import OPEN, PlannedPiece, listed, piece_of, weight_of
 from winkfs.spark.reading.options import Options, arrow_schema
-from winkfs.spark.reading.partition import MIN_TASK, Ordered, Scan, scans
+from winkfs.spark.reading.partition import MIN_TASK, Ordered, Scan, linked, scans
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +46,7 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
 
     def partitions(self) -> list[Scan | Ordered]:
         assert self.options is not None
-        return partitions(self.options, contents="content" in self.columns)
+        return linked(partitions(self.options, contents="content" in self.columns))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from winkfs.arrow.batches import Reading

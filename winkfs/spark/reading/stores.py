@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from winkformats.disk.paths import absolute
+from winkformats.disk.schemes import is_far
 from winkfs.arrow.named import FoundStore, is_records
 from winkfs.arrow.named import part_of as named_part
 from winkfs.arrow.pieces import PlannedPiece
@@ -36,10 +37,10 @@ def stores_of(sources: Iterable[str]) -> list[FoundStore]:
 
 
 def _expand(source: str) -> list[FoundStore]:
-    path = os.path.abspath(source)
+    path = absolute(source)
     if found := _open_store(path):
         return [found]
-    if not glob.has_magic(path):
+    if not glob.has_magic(path) or is_far(path):
         raise NoSuchFile(f"no such container or data set (there is no BASE{DATA})", source)
     names = {*glob.glob(path), *(base_of(name) for name in glob.glob(base_of(path) + DATA))}
     if many := [found for name in sorted(names) if (found := _open_store(name))]:

@@ -27,7 +27,6 @@ size, timestamp, array<string>.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -53,10 +52,10 @@ from winkfs.spark.reading.options import (
     count,
     flag,
     given_of,
-    local_path,
     number,
     one_of,
     size_of,
+    store_path,
     value_of,
     values_of,
 )
@@ -134,7 +133,7 @@ class SinkOptions:
         check_names(given, (*READERS, "path", *OF_SPARK))
         if not given.get("path"):
             raise ValueError(f"no path: give a folder: .save(DIR){IN_TABLES}")
-        values: dict[str, Any] = {"path": os.path.abspath(value_of(given, "path", local_path))}
+        values: dict[str, Any] = {"path": value_of(given, "path", store_path)}
         values |= values_of(given, READERS)
         return cls(**values, checkpoint=given.get("checkpointlocation", ""))
 

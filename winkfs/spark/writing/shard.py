@@ -191,8 +191,8 @@ class Attempt:
         now = time.time_ns()
         try:
             if self._options.ao and inputs.mtime is not None:
-                root = self._transaction.root
-                batches = in_order(batches, inputs.mtime, inputs.content, now, root)
+                scratch = self._transaction.scratch
+                batches = in_order(batches, inputs.mtime, inputs.content, now, scratch)
             for batch in batches:
                 for files in inputs.files(batch, now, self.clamped):
                     self._shard_for(sum(map(len, files.data)), inputs.schema).put(files)
