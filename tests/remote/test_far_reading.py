@@ -421,6 +421,72 @@ def test_a_scan_reads_each_byte_once(store: ObjectStore, many: Path) -> None:
     assert len(asked) <= 30
 
 
+# --- data sets of many shards ---
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of 12 shards."""
+    folder = tmp_path_factory.mktemp("shards") / "set"
+    winkfs.dataset.create(folder).close()
+    for shard in range(12):
+        with winkfs.open(folder, "a") as made:
+            made.put_many((f"{i:03}/{shard:02}", b"%d" % i * shard) for i in range(60))
+    return folder
+
+
+@pytest.fixture
+def far_set(store: ObjectStore, shards: Path) -> str:
+    for path in shards.rglob("*"):
+        if path.is_file():
+            store.put(f"set/{path.relative_to(shards)}", path.read_bytes())
+    return f"{store.url}/set"
+
+
+QUESTIONS_OF_MANY: dict[str, Callable[[Any], object]] = {
+    "many": lambda c: list(c.get_many(f"{i % 60:03}/{i % 12:02}" for i in range(300))),
+    "names": lambda c: list(c.names()),
+    "items": lambda c: dict(c.items()),
+    "scan": lambda c: sorted((e.name, e.read()) for e in c.scan()),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS_OF_MANY)
+def test_shards_are_asked_at_once(
+    store: ObjectStore, far_set: str, shards: Path, question: str
+) -> None:
+    ask = QUESTIONS_OF_MANY[question]
+    with winkfs.open(shards) as here:
+        wanted = ask(here)
+    with winkfs.open(far_set) as there:
+        assert len(there.shards) == 12  # type: ignore[attr-defined]
+        running, most, lock = 0, 0, threading.Lock()
+
+        def slow(key: str) -> None:
+            nonlocal running, most
+            with lock:
+                running += 1
+                most = max(most, running)
+            time.sleep(0.01)
+            with lock:
+                running -= 1
+
+        store.failing = slow
+        with store.counted() as asked:
+            assert ask(there) == wanted
+    assert most >= 12 and len(asked) <= 5 * 12
+
+
+def test_a_shard_that_is_gone_is_one_line(store: ObjectStore, far_set: str) -> None:
+    gone = next(key for key in sorted(store.objects) if key.endswith(".data"))
+    del store.objects[gone]
+    with (
+        winkfs.open(far_set) as there,
+        pytest.raises(winkfs.StalePlan, match="a shard is gone"),
+    ):
+        list(there.get_many(there.names()))
+
+
 # --- other processes ---
 
 

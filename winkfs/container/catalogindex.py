@@ -116,7 +116,10 @@ class CatalogIndex(Index):
         return 0 if row is None or row.pos in self.hidden else row.pos
 
     def _lookup_base_many(self, keys: list[bytes]) -> list[int]:
-        return list(map(self._lookup_base, keys))
+        rows = None if len(keys) < FEW else self._asked(self._rows_in, list(map(name_of, keys)))
+        if rows is None:
+            return list(map(self._lookup_base, keys))
+        return [0 if pos in self.hidden else pos for pos in rows[:, 0].tolist()]
 
     def _candidates(self, keys: Sequence[bytes], *, sure: bool) -> Int64:
         return np.array(self._lookup_base_many(list(keys)), np.int64)

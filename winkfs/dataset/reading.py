@@ -8,23 +8,26 @@ import threading
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from winkformats.arrays import Int64, among
-from winkformats.disk.paths import absolute
+from winkformats.disk.paths import absolute, locate
+from winkformats.disk.schemes import is_far
 from winkformats.errors import CorruptError, FormatError, raise_it
 from winkfs.access import watch_forks
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.handle import check_columns
+from winkfs.container.ondisk.data import LAST_BYTES
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.run import AT_ONCE
 from winkfs.container.ondisk.typed import to_values
-from winkfs.container.read import BulkGet
+from winkfs.container.read import BATCH_ROWS, FAR_ROWS
 from winkfs.container.scan import scan
 from winkfs.container.select import Query, all_rows
 from winkfs.container.table import ALWAYS, FileTable, Times, joined
@@ -48,6 +51,10 @@ from winkfs.reader import Problem, Reader
 from winkfs.units import Time, to_ns
 
 MAX_OPEN: Final = 100  # containers kept open, with four or five descriptors each
+AHEAD: Final = 32  # shards that are far that are opened, or read, at a time; fewer than MAX_OPEN
+SMALL_BYTES: Final = 8 << 20  # of a batch of a data set that is far, after which the next is larger
+MANY: Final = 8  # names, from which on they may be in many shards
+T = TypeVar("T")
 
 
 class Handles:
@@ -90,6 +97,23 @@ class Handles:
         if len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)[1].close()
         return found
+
+    def coming(self, numbers: Sequence[int]) -> Iterator[int]:
+        """Yield shards that the caller opens, one after the other; of some that are far what that
+        takes is requested at once."""
+        far = len(numbers) > 1 and is_far(self.shards[numbers[0]].base)
+        for at, number in enumerate(numbers):
+            if far and at % AHEAD == 0:
+                self.announce(
+                    other for other in numbers[at : at + AHEAD] if other not in self._open
+                )
+            yield number
+
+    def announce(self, numbers: Iterable[int]) -> None:
+        """Have what the next opening of some shards reads requested at once, if they are far."""
+        for number in numbers:
+            directory, name = locate(self.shards[number].base)
+            directory.expect([(name + ".data", 0), (name + ".cat", LAST_BYTES)])
 
     def close(self) -> None:
         self._closed.append(True)
@@ -136,11 +160,11 @@ class Handles:
         todo = np.arange(len(keys))
         low, high = (min(names), max(names)) if names else (b"", b"")
         damaged: dict[int, FormatError] = {}
-        for number in range(len(self.shards) - 1, -1, -1):
+        every = range(len(self.shards) - 1, -1, -1)
+        numbers = [number for number in every if self._may_have(number, low, high)]
+        for number in self.coming(numbers) if len(names) >= MANY else numbers:
             if not len(todo):
                 break
-            if not self._may_have(number, low, high):
-                continue
             try:
                 index = self.container(number).store.index
                 pos = index.candidates([keys[i] for i in todo.tolist()])
@@ -352,23 +376,31 @@ class DatasetReading(Reader):
         raises  FileNotFoundError at a missing name; CorruptError
         cost    a look-up in each shard that may have it, in batches
         """
-        for batch in BulkGet.batches(names):
+        source, count, far = iter(names), BATCH_ROWS, is_far(self._log.root)
+        while batch := list(islice(source, count)):
             with self._lock:
                 self._check()
                 found, missing = self._get([checked(name) for name in batch])
             yield from found
             if missing is not None:
                 raise NoSuchFile("no such file in the data set", to_str(missing))
+            small = far and sum(map(len, found)) <= SMALL_BYTES
+            count = min(2 * count, FAR_ROWS) if small else BATCH_ROWS
 
     def _get(self, names: list[bytes]) -> tuple[list[bytes], bytes | None]:
         """Return the contents up to the first missing name, and that name."""
         got: dict[int, bytes] = {}
-        for number, rows in self._by_home(names):
-            container, rest = self._handles.container(number), list(rows)
-            while rest:
-                some, lost = container.some([names[i] for i in rest])
-                got.update(zip(rest, some, strict=False))
-                rest = [] if lost is not None else rest[len(some) :]
+        homes = dict(self._by_home(names))
+        far = is_far(self._log.root)
+        for numbers in batched(homes, min(AHEAD, MAX_OPEN) if far else 1):
+            opened = [self._handles.container(number) for number in self._handles.coming(numbers)]
+            parts = [homes[number] for number in numbers]
+            calls = [
+                partial(_some, container, [names[i] for i in rows])
+                for container, rows in zip(opened, parts, strict=True)
+            ]
+            for rows, some in zip(parts, _at_once(calls), strict=True):
+                got.update(zip(rows, some, strict=False))
         if len(got) < len(names):  # missing, or two names with one hash
             for i in [i for i in range(len(names)) if i not in got]:
                 number = self._handles.find(names[i])
@@ -529,7 +561,18 @@ class DatasetReading(Reader):
             low=max(prefix, start), at_once=at_once or max(AT_ONCE // max(len(chosen), 1), 1)
         )
         handles, report = self._handles, problem or raise_it
-        return joined([self._rows_of(handles, number, query, report) for number in chosen])
+        coming = partial(next, self._reopened(handles, chosen), None)
+        return joined([self._rows_of(handles, number, query, report, coming) for number in chosen])
+
+    def _reopened(self, handles: Handles, chosen: list[int]) -> Iterator[None]:
+        """Prepare each of some shards, in this order, for its second opening."""
+        for numbers in batched(chosen, AHEAD):
+            if is_far(handles.shards[numbers[0]].base):
+                with self._lock, contextlib.suppress(FormatError):
+                    for number in handles.coming(numbers):
+                        handles.container(number)
+                handles.announce(numbers)
+            yield from (None for _ in numbers)
 
     def positions(
         self, number: int, prefix: bytes, problem: Problem | None, times: Times, where: str | None
@@ -542,9 +585,15 @@ class DatasetReading(Reader):
             return shard.positions(prefix, problem, times, where, self.columns)
 
     def _rows_of(
-        self, handles: Handles, number: int, query: Query, problem: Problem
+        self,
+        handles: Handles,
+        number: int,
+        query: Query,
+        problem: Problem,
+        coming: Callable[[], object],
     ) -> Iterator[FileTable]:
-        """Yield the visible rows of a shard with mode and owner."""
+        """Yield the visible rows of a shard with mode and owner. `coming`: see `_reopened`."""
+        coming()
         try:
             with self._lock:
                 handles.container(number)  # records problems of the shard
@@ -568,11 +617,11 @@ class DatasetReading(Reader):
         problem: Problem | None,
     ) -> Iterator[Entry]:
         low, high, start = to_ns(since), to_ns(until), to_bytes(prefix)
-        for number, shard in enumerate(shards):
-            if not shard.files or not handles.may_have_prefix(number, start):
-                continue
-            if not may_be_from(shard.record, low, high):
-                continue
+        chosen = [number for number, shard in enumerate(shards)
+                  if shard.files and handles.may_have_prefix(number, start)
+                  and may_be_from(shard.record, low, high)]  # fmt: skip
+        for number in handles.coming(chosen):
+            shard = shards[number]
             try:
                 with self._lock:
                     container, known = handles.container(number), None
@@ -590,6 +639,31 @@ class DatasetReading(Reader):
                 problem(error)
                 continue
             yield from found
+
+
+def _some(container: Container, names: list[Name]) -> list[bytes]:
+    """Return the contents of files up to the first missing one."""
+    found, missing = container.some(names)
+    while missing is None and len(found) < len(names):
+        more, missing = container.some(names[len(found) :])
+        found += more
+    return found
+
+
+def _at_once(calls: Sequence[Callable[[], T]]) -> Iterable[T]:
+    """Return the results of calls; several run at the same time, since their shards are far."""
+    if len(calls) == 1:
+        return [calls[0]()]
+    from winkformats.disk.objects import at_once  # late: most programs need none
+
+    return at_once(calls)
+
+
+def batched(numbers: Iterable[int], size: int) -> Iterator[list[int]]:
+    """Yield lists of at most `size` numbers."""
+    source = iter(numbers)
+    while part := list(islice(source, size)):
+        yield part
 
 
 def _unpickled(

@@ -40,6 +40,7 @@ AHEAD: Final = 6  # requests of a pass before the one that is waited for
 HELD_BYTES: Final = 64 << 20  # of an object in memory
 IN_FLIGHT: Final = 64  # requests of a process at a time
 SPARE: Final = 0.5  # seconds that a transport has to notice by itself that it is late
+RECENT: Final = 256  # objects whose first answer is kept for that
 FRESH: Final = 5.0  # seconds for which the first answer of an object serves the next `open`
 T = TypeVar("T")
 Range = tuple[int, int]
@@ -229,6 +230,18 @@ class Pool:
 
 
 _pool = Pool()
+_callers = Pool()  # of calls that make requests and wait for them
+
+
+def at_once(calls: Iterable[Callable[[], T]]) -> Iterator[T]:
+    """Yield the results of calls that make requests, which run in threads, in their order."""
+    waiting = [_callers.submit(call) for call in calls]
+    try:
+        for future in waiting:
+            yield future.result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def submit(call: Callable[..., T], *given: Any) -> Future[T]:
@@ -250,8 +263,8 @@ def waited(future: Future[T], name: str) -> T:
 
 
 def _after_fork() -> None:
-    global _pool
-    _pool = Pool()  # the threads are the parent's
+    global _pool, _callers
+    _pool, _callers = Pool(), Pool()  # the threads are the parent's
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -648,11 +661,22 @@ class ObjectDirectory(Directory):
             found = storage.info()
         except FileNotFoundError:
             return None
-        self.transport.recent[self.key(name)] = time.monotonic(), storage
-        with contextlib.suppress(KeyError):  # another thread was faster
-            while len(self.transport.recent) > IN_FLIGHT:
-                self.transport.recent.popitem(last=False)
+        self._remember(name, storage)
         return found
+
+    def _remember(self, name: str, storage: ObjectStorage) -> None:
+        """Have the next `open` return this one."""
+        recent = self.transport.recent
+        recent[self.key(name)] = time.monotonic(), storage
+        with contextlib.suppress(KeyError):  # another thread was faster
+            while len(recent) > RECENT:
+                recent.popitem(last=False)
+
+    def expect(self, names: Iterable[tuple[str, int]]) -> None:
+        for name, last in names:
+            storage = ObjectStorage(self.transport, self.key(name))
+            self._remember(name, storage)
+            _pool.submit(storage.begin, last)  # an error is that of the next question to it
 
     def list(self) -> list[str]:
         prefix = f"{self._prefix}/" if self._prefix else ""

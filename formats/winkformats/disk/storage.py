@@ -348,6 +348,10 @@ class Directory(Closing):
         raises  OSError: it is missing, or a fifo, a device or a directory
         """
 
+    def expect(self, names: Iterable[tuple[str, int]]) -> None:
+        """Announce files that will be opened next, and how many of their last bytes are read first,
+        0: the first ones. One that is far asks for all of them at once; any other does nothing."""
+
     @abstractmethod
     def create_new(
         self, name: str, *, like: Storage | None = None, uncached: bool = False
