@@ -23,6 +23,7 @@ from winkformats import native
 from winkformats.disk.objects import GAP_BYTES
 from winkfs.container import catalogindex, read
 from winkfs.container.ondisk import catalog as catalogs
+from winkfs.mounting.dataset import DatasetSource
 
 pytestmark = pytest.mark.in_memory
 Make = Callable[[Path], None]
@@ -443,7 +444,21 @@ def far_set(store: ObjectStore, shards: Path) -> str:
     return f"{store.url}/set"
 
 
+def mounted(there: Any) -> list[str]:
+    """Return the names that a mount of it shows."""
+    source = DatasetSource(there.base)
+    try:
+        return sorted(
+            f"{entry.name.decode()}/{below.name.decode()}"
+            for entry in source.readdir(source.opendir(source.root), 0)
+            for below in source.readdir(source.opendir(entry.attr.id), 0)
+        )
+    finally:
+        source.close()
+
+
 QUESTIONS_OF_MANY: dict[str, Callable[[Any], object]] = {
+    "mount": mounted,
     "many": lambda c: list(c.get_many(f"{i % 60:03}/{i % 12:02}" for i in range(300))),
     "names": lambda c: list(c.names()),
     "items": lambda c: dict(c.items()),

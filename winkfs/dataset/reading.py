@@ -16,14 +16,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from winkformats.arrays import Int64, among
-from winkformats.disk.paths import absolute, locate
+from winkformats.disk.paths import absolute
 from winkformats.disk.schemes import is_far
 from winkformats.errors import CorruptError, FormatError, raise_it
 from winkfs.access import watch_forks
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.handle import check_columns
-from winkfs.container.ondisk.data import LAST_BYTES
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.ondisk.run import AT_ONCE
 from winkfs.container.ondisk.typed import to_values
@@ -34,7 +33,7 @@ from winkfs.container.table import ALWAYS, FileTable, Times, joined
 from winkfs.container.where import parse
 from winkfs.dataset.manifest import AsOf, Log, root_of
 from winkfs.dataset.records import Manifest, union
-from winkfs.dataset.shard import Shard, may_be_from, may_begin
+from winkfs.dataset.shard import AHEAD, Shard, announce, may_be_from, may_begin
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.entry import Entry, Stat
 from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
@@ -51,7 +50,6 @@ from winkfs.reader import Problem, Reader
 from winkfs.units import Time, to_ns
 
 MAX_OPEN: Final = 100  # containers kept open, with four or five descriptors each
-AHEAD: Final = 32  # shards that are far that are opened, or read, at a time; fewer than MAX_OPEN
 SMALL_BYTES: Final = 8 << 20  # of a batch of a data set that is far, after which the next is larger
 MANY: Final = 8  # names, from which on they may be in many shards
 T = TypeVar("T")
@@ -104,16 +102,12 @@ class Handles:
         far = len(numbers) > 1 and is_far(self.shards[numbers[0]].base)
         for at, number in enumerate(numbers):
             if far and at % AHEAD == 0:
-                self.announce(
-                    other for other in numbers[at : at + AHEAD] if other not in self._open
+                announce(
+                    self.shards[other].base
+                    for other in numbers[at : at + AHEAD]
+                    if other not in self._open
                 )
             yield number
-
-    def announce(self, numbers: Iterable[int]) -> None:
-        """Have what the next opening of some shards reads requested at once, if they are far."""
-        for number in numbers:
-            directory, name = locate(self.shards[number].base)
-            directory.expect([(name + ".data", 0), (name + ".cat", LAST_BYTES)])
 
     def close(self) -> None:
         self._closed.append(True)
@@ -571,7 +565,7 @@ class DatasetReading(Reader):
                 with self._lock, contextlib.suppress(FormatError):
                     for number in handles.coming(numbers):
                         handles.container(number)
-                handles.announce(numbers)
+                announce(handles.shards[number].base for number in numbers)
             yield from (None for _ in numbers)
 
     def positions(

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import errno
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from winkformats.arrays import Int64
+from winkformats.disk.paths import locate
+from winkformats.disk.schemes import is_far
 from winkformats.errors import raise_it
+from winkfs.container.ondisk.data import LAST_BYTES
 from winkfs.dataset.records import MAX_RECORDED_NAME, ShardRecord
 from winkfs.errors import DerivedDamage, NoSuchFile, Refusal, StalePlan
 from winkfs.names import literal_prefix, to_bytes, to_strs
@@ -32,6 +35,15 @@ if TYPE_CHECKING:
 NOTHING: Final[Int64] = np.empty(0, np.int64)
 NOTHING.flags.writeable = False
 COPY_CHUNK: Final = 8 << 20  # bytes copied at a time
+AHEAD: Final = 32  # shards that are far that are opened, or read, at a time
+
+
+def announce(bases: Iterable[str]) -> None:
+    """Have what the next opening of containers reads requested at once, of those that are far."""
+    for base in bases:
+        if is_far(base):
+            directory, name = locate(base)
+            directory.expect([(name + ".data", 0), (name + ".cat", LAST_BYTES)])
 
 
 @dataclass(frozen=True, slots=True)

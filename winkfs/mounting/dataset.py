@@ -20,6 +20,7 @@ from winkformats.disk.paths import directory_of
 from winkfs.container.ondisk.inode import Extent
 from winkfs.container.table import ASK, KIND, MTIME, POINTER, POS, SIZE, SPECIAL
 from winkfs.dataset.manifest import AsOf, Log, root_of
+from winkfs.dataset.shard import AHEAD, announce
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
 from winkfs.entry import FileType
 from winkfs.errors import DerivedDamage
@@ -92,7 +93,10 @@ class DatasetSource(PathSource):
         """Show this generation. Cost: as `MergedOrder.updated`."""
         _may_open(SHARD_FILES * (len(snapshot.shards) + len(self._shards)))
         shown, columns = {}, snapshot.columns
-        for shard in snapshot.shards:
+        for at, shard in enumerate(snapshot.shards):
+            if at % AHEAD == 0:
+                some = snapshot.shards[at : at + AHEAD]
+                announce(each.base for each in some if each.record.path not in self.shown)
             path = shard.record.path
             files = self.shown.get(path)
             if files is None or files.record != shard.record:
