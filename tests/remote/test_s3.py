@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,10 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("obstore")
 server = pytest.importorskip("moto.server")
 boto3 = pytest.importorskip("boto3")
+from winkformats.disk import parts  # noqa: E402
 from winkfs.remote import check, control, find  # noqa: E402
+from winkfs.remote.ranges import SignedTransport  # noqa: E402
+from winkfs.remote.uploads import S3Parts  # noqa: E402
 
 FILES = {f"dir/{i:04}": b"%d" % i * 30 for i in range(500)}
 
@@ -213,3 +218,91 @@ def test_the_place_of_a_check_has_the_endpoint(s3: str, monkeypatch: pytest.Monk
     assert control.endpoint("s3://bucket") == "http://other"
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", "mine")
     assert control.endpoint("az://c") == "https://mine.blob.core.windows.net"
+
+
+# --- push, pull, sign ---
+
+
+class Cut(BaseException):
+    """What ends a program."""
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """-> a container of three parts."""
+    monkeypatch.setattr(parts, "PART_BYTES", 5 << 20)
+    monkeypatch.setattr(parts, "AT_ONCE", 1)
+    with winkfs.create(tmp_path / "large") as c:
+        c.put_many([("a", os.urandom(6 << 20)), ("dir/b c", os.urandom(5 << 20))])
+    return tmp_path / "large"
+
+
+def test_a_push_in_parts_goes_on_after_a_kill(
+    s3: str, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, sent, put_part = "s3://bucket/pushed+to here/c", list[int](), S3Parts.put_part
+
+    def put(self: S3Parts, key: str, upload: str, number: int, data: bytes, md5: bytes) -> str:
+        sent.append(number)
+        if len(sent) == 2:
+            raise Cut
+        return put_part(self, key, upload, number, data, md5)
+
+    monkeypatch.setattr(S3Parts, "put_part", put)
+    with pytest.raises(Cut):
+        winkfs.push(large, url)
+    with pytest.raises(FileNotFoundError):
+        winkfs.open(url)
+    winkfs.push(large, url)
+    assert sent == [1, 2, 2, 3]
+    transport = find.transport_of("s3://bucket", os.getpid())
+    assert isinstance(transport, SignedTransport)
+    assert S3Parts(transport, 60).uploads("pushed+to here/c.data") == []
+    assert not winkfs.verify(url).problems and winkfs.push(large, url).same
+    winkfs.pull(url, tmp_path / "pulled")
+    with winkfs.open(large) as one, winkfs.open(tmp_path / "pulled") as other:
+        assert dict(one.items()) == dict(other.items())
+
+
+def test_of_two_pushes_one_changes_nothing(
+    s3: str, large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    complete, url = S3Parts.complete, "s3://bucket/twice"
+    transport = find.transport_of("s3://bucket", os.getpid())
+
+    def late(self: S3Parts, key: str, *given: Any, **options: Any) -> Any:
+        transport.put(key, b"of another program")
+        return complete(self, key, *given, **options)
+
+    monkeypatch.setattr(S3Parts, "complete", late)
+    with pytest.raises(winkfs.StalePlan, match="another program"):
+        winkfs.push(large, url)
+    assert transport.get("twice.data", 0, 100)[1] == b"of another program"
+
+
+def test_a_link_is_fetched_with_curl(s3: str, run: Run, tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c", compress="zstd") as c:
+        c.put_many((f"p/{i}", b"the same words %d" % i * 50) for i in range(200))
+        c.put("plain $(x).txt", os.urandom(3000))
+    assert run("push", tmp_path / "c", "s3://bucket/signed").status == 0
+    for name, out in (("p/7", "7"), ("plain $(x).txt", "plain___x_.txt")):
+        lines = run("sign", "s3://bucket/signed", name).out.decode()
+        if shutil.which("curl") is None or shutil.which("zstd") is None:
+            pytest.skip("needs curl and zstd")
+        done = subprocess.run(["sh", "-c", lines], cwd=tmp_path, capture_output=True, check=True)
+        assert done.stdout.decode() == f"{out}: OK\n"
+        assert (tmp_path / out).read_bytes() == run("cat", "s3://bucket/signed", name).out
+    assert "no such file" in one_line(run("sign", "s3://bucket/signed", "none"))
+
+
+def test_a_forked_child_pushes(s3: str, large: Path) -> None:
+    transport = find.transport_of("s3://bucket", os.getpid())
+    assert transport.head("nothing") is None  # obstore is in use
+    child = multiprocessing.get_context("fork").Process(
+        target=winkfs.push, args=(large, "s3://bucket/by-a-child")
+    )
+    child.start()
+    child.join(30)
+    assert child.exitcode == 0
+    with winkfs.open("s3://bucket/by-a-child") as there:
+        assert len(there.read("a")) == 6 << 20

@@ -114,9 +114,9 @@ def signed_anew(url: str, path: str) -> str:
 
 
 def sign_each(root: str, key: str, asked: list[list[str]], seconds: int) -> list[str]:
-    """Return URLs for requests to an object of S3, or to its bucket if the key is "".
+    """Return URLs for requests to an object of S3, or to its bucket.
 
-    asked  of each the method, and the query, percent-encoded
+    asked  of each the method, the key again or "" for the bucket, and the query, percent-encoded
 
     obstore signs no query. But the address of a store may have one: then the path that it adds
     becomes the value of the last parameter, `x-id`, which S3 takes for a comment.
@@ -124,12 +124,13 @@ def sign_each(root: str, key: str, asked: list[list[str]], seconds: int) -> list
     import obstore
     from obstore.store import S3Store
 
-    whole = sign(root, key or "x", seconds).partition("?")[0]
-    address = whole if key else whole.removesuffix("x")
-    settings = {**_settings(), "virtual_hosted_style_request": "true"}
+    whole = sign(root, key, seconds).partition("?")[0]
+    bucket = whole.rsplit("/", key.count("/") + 1)[0]
+    settings = {**_settings(), "virtual_hosted_style_request": "true", "bucket": "x"}
     found, until = list[str](), datetime.timedelta(seconds=seconds)
-    for method, query in asked:
-        config: Any = settings | {"endpoint": f"{address}?{query}&x-id=", "bucket": "x"}
+    for method, place, query in asked:
+        address = whole if place else f"{bucket}/"
+        config: Any = settings | {"endpoint": f"{address}?{query}&x-id="}
         store = S3Store(config=config, client_options=_CLIENT)
         found.append(obstore.sign(store, method, "winkfs", until))  # type: ignore[call-overload]
     return found

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import errno
 import threading
+import time
 from collections.abc import Sequence
 from typing import Final, Protocol
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 from xml.etree import ElementTree
 
 import urllib3
@@ -18,7 +19,10 @@ from winkfs.errors import FileExists, NoSuchFile, NotAllowed, Refusal, StalePlan
 from winkfs.remote import control
 
 XML_BYTES: Final = 4 << 20  # of an answer
+USED: Final = 0.8  # of its time, for which a URL is used
 SIGNED_TOGETHER: Final = 16  # URLs for parts
+BEGIN: Final = "POST", "uploads="  # method and query
+HEAD: Final = "HEAD", ""
 
 
 class Sender(Protocol):
@@ -28,35 +32,37 @@ class Sender(Protocol):
 
     def name(self, key: str) -> str: ...
 
-    def head(self, key: str) -> ObjectInfo | None: ...
-
     def final(
         self, method: str, url: str, key: str, body: bytes, headers: dict[str, str]
     ) -> urllib3.BaseHTTPResponse: ...
 
 
 class S3Parts:
-    """The uploads of a bucket of S3, by requests that are signed one by one: a `PartStore`."""
+    """The uploads of an object of S3, by requests that are signed one by one: a `PartStore`."""
 
     def __init__(self, transport: Sender, seconds: int) -> None:
         """seconds: for which URLs are signed."""
-        self._transport, self.head, self._seconds = transport, transport.head, seconds
-        self._signed: dict[tuple[str, int], str] = {}  # upload and number -> URL
+        self._transport, self._seconds = transport, seconds
+        self._urls: dict[tuple[str, str], tuple[float, str]] = {}  # method, query -> until, URL
         self._lock = threading.Lock()
 
     def uploads(self, key: str) -> list[str]:
-        text = self._ask("GET", "", f"uploads=&prefix={quote(key, safe='')}", about=key).data
-        return [
-            _text(upload, "UploadId")
-            for upload in _xml(text).iter("Upload")
-            if _text(upload, "Key") == key
-        ]
+        page = _xml(self._ask(key, "GET", _listing(key)).data)
+        return [_text(one, "UploadId") for one in page.iter("Upload") if _text(one, "Key") == key]
+
+    def head(self, key: str) -> ObjectInfo | None:
+        try:
+            answer = self._ask(key, *HEAD)
+        except NoSuchFile:
+            return None
+        size = answer.headers.get("Content-Length", "")
+        return ObjectInfo(int(size) if size.isdecimal() else -1, answer.headers.get("ETag", ""))
 
     def parts(self, key: str, upload: str) -> dict[int, Part]:
         found, after, more = dict[int, Part](), "0", True
         while more:
-            asked = f"part-number-marker={after}&uploadId={quote(upload, safe='')}"
-            page = _xml(self._ask("GET", key, asked).data)
+            asked = f"part-number-marker={after}&{_of(upload)}"
+            page = _xml(self._ask(key, "GET", asked).data)
             for part in page.iter("Part"):
                 etag = _text(part, "ETag").strip('"')
                 found[int(_text(part, "PartNumber"))] = Part(int(_text(part, "Size")), etag)
@@ -65,28 +71,15 @@ class S3Parts:
         return found
 
     def begin(self, key: str) -> str:
-        return _text(_xml(self._ask("POST", key, "uploads=").data), "UploadId")
+        return _text(_xml(self._ask(key, *BEGIN).data), "UploadId")
 
     def put_part(self, key: str, upload: str, number: int, data: bytes, md5: bytes) -> str:
         headers = {"Content-MD5": base64.b64encode(md5).decode()}
-        url = self._part_url(key, upload, number)
-        answer = self._ask("PUT", key, url=url, body=data, headers=headers)
+        answer = self._ask(key, "PUT", _part(upload, number), data, headers)
         etag: str = answer.headers.get("ETag", "").strip('"')
         if not etag:
             raise Refusal(f"an answer to part {number} without ETag", self._transport.name(key))
         return etag
-
-    def _part_url(self, key: str, upload: str, number: int) -> str:
-        """Return the URL for a part; those of the next are signed with it."""
-        with self._lock:
-            if (upload, number) not in self._signed:
-                numbers = range(number, number + SIGNED_TOGETHER)
-                asked = [
-                    ["PUT", f"partNumber={n}&uploadId={quote(upload, safe='')}"] for n in numbers
-                ]
-                urls = control.call("sign_each", self._transport.url, key, asked, self._seconds)
-                self._signed = {(upload, n): url for n, url in zip(numbers, urls, strict=True)}
-            return self._signed[upload, number]
 
     def complete(
         self, key: str, upload: str, etags: Sequence[str], *, absent: bool, like: ObjectInfo | None
@@ -99,8 +92,7 @@ class S3Parts:
         headers = {"If-None-Match": "*"} if absent else {"If-Match": like.etag} if like else {}
         if absent or like is not None:  # a store that ignores the condition is asked before
             need_unchanged(self.head(key), self._transport.name(key), like)
-        asked = f"uploadId={quote(upload, safe='')}"
-        page = _xml(self._ask("POST", key, asked, body=body, headers=headers).data)
+        page = _xml(self._ask(key, "POST", _of(upload), body, headers).data)
         made = self.head(key)
         if page.tag == "Error" or made is None:  # an error that came after the status
             what = _text(page, "Message") or "the object is not there"
@@ -108,26 +100,63 @@ class S3Parts:
         return made
 
     def abort(self, key: str, upload: str) -> None:
-        self._ask("DELETE", key, f"uploadId={quote(upload, safe='')}")
+        self._ask(key, "DELETE", _of(upload))
 
     def _ask(
         self,
-        method: str,
         key: str,
-        asked: str = "",
-        *,
-        url: str = "",
+        method: str,
+        query: str,
         body: bytes = b"",
         headers: dict[str, str] | None = None,
-        about: str = "",
     ) -> urllib3.BaseHTTPResponse:
-        """Make a request that is signed, until its answer is final. key: "" is the bucket."""
-        there, transport = key or about, self._transport
-        if not url:
-            (url,) = control.call("sign_each", transport.url, key, [[method, asked]], self._seconds)
-        answer = transport.final(method, url, there, body, headers or {})
-        _refuse(answer, transport.name(there))
+        """Make a request until its answer is final. Raises Refusal, NoSuchFile, NotAllowed."""
+        url = self._url(key, method, query)
+        answer = self._transport.final(method, url, key, body, headers or {})
+        _refuse(answer, self._transport.name(key))
         return answer
+
+    def _url(self, key: str, method: str, query: str) -> str:
+        """Return the URL of a request. What will be asked for next is signed with it: in a forked
+        child, that takes a process."""
+        now = time.monotonic()
+        with self._lock:
+            until, url = self._urls.pop((method, query), (0.0, ""))
+            if until < now:
+                wanted = [(method, query), *_after(key, method, query)]
+                asked = [[m, "" if q == _listing(key) else key, q] for m, q in wanted]
+                urls = control.call("sign_each", self._transport.url, key, asked, self._seconds)
+                until = now + self._seconds * USED
+                self._urls.update(
+                    zip(wanted, zip([until] * len(urls), urls, strict=True), strict=True)
+                )
+                url = urls[0]
+            if method != "PUT":  # a part is sent once
+                self._urls[method, query] = until, url
+            return url
+
+
+def _after(key: str, method: str, query: str) -> list[tuple[str, str]]:
+    """Return the requests, method and query, that will follow one."""
+    if query == _listing(key):
+        return [BEGIN, HEAD]
+    if method != "PUT":
+        return []
+    number, upload = int(parse_qs(query)["partNumber"][0]), parse_qs(query)["uploadId"][0]
+    later = range(number + 1, number + SIGNED_TOGETHER)
+    return [*(("PUT", _part(upload, n)) for n in later), ("POST", _of(upload))]
+
+
+def _listing(key: str) -> str:
+    return f"uploads=&prefix={quote(key, safe='')}"
+
+
+def _of(upload: str) -> str:
+    return f"uploadId={quote(upload, safe='')}"
+
+
+def _part(upload: str, number: int) -> str:
+    return f"partNumber={number}&{_of(upload)}"
 
 
 def need_unchanged(found: ObjectInfo | None, name: str, like: ObjectInfo | None) -> None:
