@@ -9,7 +9,7 @@ PYTHON ?= python3
 SANITIZED := $(addprefix tests/formats/test_,native_hostile.py native.py hashing.py kvscan.py table.py) \
   $(addprefix tests/container/test_,both_paths.py container_hostile.py) \
   --deselect tests/container/test_container_hostile.py::test_numbers_that_make_no_sense_under_right_checksums
-SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/house.py scripts/versions.py scripts/sanitized.py $(wildcard packaging/*.py)
+SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/demo_remote.py scripts/house.py scripts/versions.py scripts/sanitized.py $(wildcard packaging/*.py)
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=
@@ -21,13 +21,16 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 3 ? 5 : n + 2)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-pipeline demo-queue test test-all test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker test-stores test-tools wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-remote demo-pipeline demo-queue test test-all test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker test-stores test-tools wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
 
 demo: system-run $(VENV)/.ready-run ## pack a directory, mount, grep, Spark, reindex (DIR=... takes another)
 	@$(BIN)/python -m scripts.demo $(if $(DIR),"$(DIR)")
+
+demo-remote: system-run $(VENV)/.ready-test ## a container on object storage: push, ls, cat, mount, Spark, pull
+	@$(BIN)/python -m scripts.demo_remote $(if $(DIR),"$(DIR)")
 
 demo-pipeline: system-run $(VENV)/.ready-pipeline ## the pipeline of Spark, on pages of this machine
 	@$(BIN)/python examples/crawl_pipeline.py $(if $(DIR),"$(DIR)")
@@ -115,7 +118,7 @@ performance: $(VENV)/.ready-test ## docs/performance.md, its figures and the REA
 	@$(BIN)/python benchmarks/performance.py
 
 clean: ## remove what was made, except the virtual environment
-	@if mountpoint -q build/demo/mnt; then fusermount3 -u build/demo/mnt; fi
+	@for at in build/demo/mnt build/demo-remote/mnt; do if mountpoint -q $$at; then fusermount3 -u $$at; fi; done
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

@@ -112,10 +112,11 @@ def fuse_missing() -> str | None:
     return None
 
 
-def clear_away() -> None:
+def clear_away(mount: Path | None = None) -> None:
     """End a mount that is still there, of this run or of one that was killed."""
     if shutil.which("fusermount3"):
-        subprocess.run(["fusermount3", "-uzq", ROOT / MOUNT], capture_output=True, check=False)
+        where = ROOT / (mount or MOUNT)
+        subprocess.run(["fusermount3", "-uzq", where], capture_output=True, check=False)
 
 
 def about_special_file(line: str) -> bool:
