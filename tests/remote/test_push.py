@@ -405,7 +405,7 @@ def test_damage_there_is_reported(store: ObjectStore, base: Path, tmp_path: Path
 def test_one_line_for_what_cannot_be(store: ObjectStore, base: Path, run: Run) -> None:
     run("dataset", "create", base.parent / "set")
     url = f"{store.url}/c"
-    assert "data sets cannot be pushed yet" in one_line(run("push", base.parent / "set", url))
+    assert "winkfs remote check" in one_line(run("push", base.parent / "set", url))
     assert "no such container" in one_line(run("push", base.parent / "none", url))
     assert "winkfs backup" in one_line(run("push", base, base.parent / "x"))
     assert "names no container" in one_line(run("push", base, store.url))

@@ -43,7 +43,7 @@ NO = {
     "compact": (["URL"], ONLY),
     "repair": (["URL", "--apply"], ONLY),
     "rollback": (["URL"], ONLY),
-    "dataset": (["create", "URL2"], ONLY),
+    "dataset": (["create", "URL2"], "winkfs remote check"),
     "store": (["create", "URL2", "--kind", "log"], ONLY),
     "queue": (["create", "URL2"], ONLY),
     "ring": (["create", "URL2"], ONLY),
