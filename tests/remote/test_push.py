@@ -182,7 +182,7 @@ class Fault:
 def test_each_request_can_fail(
     store: ObjectStore, base: Path, hook: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("winkfs.remote.push.PAUSE", 0.0)
+    monkeypatch.setattr("winkfs.remote.pushcontainer.PAUSE", 0.0)
     url = pushed(store, base)
     objects = dict(store.objects)
     for at in range(100):

@@ -22,7 +22,7 @@ from winkfs.dataset.records import Manifest, ShardRecord, State, Whole
 from winkfs.dataset.transaction import UPLOADED, put_mark
 from winkfs.errors import FileExists, StalePlan
 from winkfs.names import DATA, MANIFESTS
-from winkfs.remote.push import Pushed, is_equal
+from winkfs.remote.pushcontainer import Pushed, is_equal
 
 TRIES: Final = 3  # while the data set is vacuumed
 

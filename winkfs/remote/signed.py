@@ -18,7 +18,7 @@ from winkfs.container.ondisk.inode import FRAME
 from winkfs.entry import FileType
 from winkfs.errors import IsDirectory, NotAllowed
 from winkfs.names import DATA, Name, inode_key, to_bytes, to_str
-from winkfs.remote.push import place_of
+from winkfs.remote.pushcontainer import place_of
 
 LONGEST: Final = 7 * 86_400  # seconds for which stores sign
 MOST: Final = 1000  # ranges of a link
