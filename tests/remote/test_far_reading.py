@@ -502,6 +502,23 @@ def test_a_shard_that_is_gone_is_one_line(store: ObjectStore, far_set: str) -> N
         list(there.get_many(there.names()))
 
 
+def test_a_mount_begins_without_a_shard_that_is_gone_but_not_without_a_store(
+    store: ObjectStore, far_set: str
+) -> None:
+    gone = next(key for key in sorted(store.objects) if key.endswith(".data"))
+
+    def fail(key: str) -> None:
+        if key == gone:
+            raise OSError(5, "the store does not answer", key)
+
+    store.failing = fail
+    with pytest.raises(OSError, match="does not answer"):
+        DatasetSource(far_set)
+    store.failing = lambda key: None
+    del store.objects[gone]
+    DatasetSource(far_set).close()
+
+
 # --- other processes ---
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from winkformats.arrays import Bools, Int64, TextColumn, among
 from winkformats.disk.memory import MemoryStorage
 from winkformats.disk.paths import locate, open_file
+from winkformats.disk.schemes import is_far
 from winkformats.errors import FormatError
 from winkfs.container.catalog import POLICY, build
 from winkfs.container.ondisk.block import Blocks
@@ -42,7 +43,7 @@ from winkfs.container.table import (
 )
 from winkfs.dataset.shard import Shard
 from winkfs.entry import FileType
-from winkfs.errors import DerivedDamage
+from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.mounting.ids import POSITION, SHARDS
 from winkfs.mounting.lookup import CacheBudget, Found, Lookup
 from winkfs.units import nearest_ns
@@ -234,6 +235,8 @@ class ShardFiles:
         try:
             store = shard.open(load=load, mapped=False)
         except (OSError, FormatError) as error:
+            if not load and is_far(self.base) and not isinstance(error, FormatError | StalePlan):
+                raise  # a store that does not answer would be asked for each shard
             self.error = str(error)
             log.error("%s: its files cannot be read", error)
             return
