@@ -45,6 +45,7 @@ SIZE: Final = 1 << 30  # bytes, at most
 SWEPT: Final = 16  # at a sixteenth of the limit that was written the folder is looked at
 KEPT: Final = 0.8  # of the limit, that a sweep leaves
 SEGMENT: Final = 256 << 10  # bytes of an object whose pieces are in one file
+MOST_PIECES: Final = 3 * SEGMENT  # bytes of such a file
 PIECES: Final = ".pieces"
 HEAD: Final = struct.Struct("<QQQ")
 
@@ -53,7 +54,7 @@ class DiskCache:
     """The cache in a folder. Errors of the disk make it do nothing."""
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self.folder, self.limit = folder, limit
+        self.folder, self.limit, self._place = folder, limit, os.fspath(folder)
         self._written = 0  # bytes since the last sweep
 
     @classmethod
@@ -107,20 +108,29 @@ class DiskCache:
 
     # --- pieces of objects ---
 
-    def _pieces_path(self, identity: bytes, segment: int) -> Path:
+    def _pieces_path(self, identity: bytes, segment: int) -> str:
         key = hashlib.blake2b(identity + segment.to_bytes(8, "little"), digest_size=16).hexdigest()
-        return self.folder / key[:2] / f"{key}{PIECES}"
+        return f"{self._place}/{key[:2]}/{key}{PIECES}"  # Path would take longer than all else
 
     def pieces(self, identity: bytes, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield offset and bytes of the pieces of an object that have bytes of [start, stop)."""
         for segment in range(start // SEGMENT, -(-stop // SEGMENT)):
             path = self._pieces_path(identity, segment)
-            with contextlib.suppress(OSError):
-                data = memoryview(path.read_bytes())
-                if not (yield from _records(data, identity, segment, start, stop)):
-                    path.unlink()
-                else:
-                    os.utime(path)  # it was used
+            try:
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            try:
+                size = min(os.fstat(file).st_size, MOST_PIECES)
+                data = memoryview(os.read(file, size))
+                os.utime(file)  # it was used
+            except OSError:
+                continue
+            finally:
+                os.close(file)
+            if not (yield from _records(data, identity, segment, start, stop)):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     def keep(self, identity: bytes, start: int, data: bytes) -> None:
         """Keep a piece of an object, which the caller has just read of it."""
@@ -137,17 +147,18 @@ class DiskCache:
         record: list[Buffer] = [HEAD.pack(start, len(part), _hash(identity, start, part)), part]
         try:
             try:
-                file = os.open(path, flags | os.O_CREAT, 0o600)
+                file = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:
-                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                file = os.open(path, flags | os.O_CREAT, 0o600)
+                os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+                file = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                full = os.fstat(file).st_size + len(part) > 2 * SEGMENT  # pieces that overlap
-                whole = not full and os.writev(file, record) == HEAD.size + len(part)
+                size = HEAD.size + len(part)
+                full = os.fstat(file).st_size + size > MOST_PIECES  # they overlap
+                whole = not full and os.writev(file, record) == size
             finally:
                 os.close(file)
             if not whole:
-                path.unlink()
+                os.unlink(path)
         except OSError:  # a full disk, or no permission: it is a cache
             return False
         return True
