@@ -502,9 +502,7 @@ def test_a_shard_that_is_gone_is_one_line(store: ObjectStore, far_set: str) -> N
         list(there.get_many(there.names()))
 
 
-def test_a_mount_begins_without_a_shard_that_is_gone_but_not_without_a_store(
-    store: ObjectStore, far_set: str
-) -> None:
+def test_a_mount_needs_its_store_to_begin(store: ObjectStore, far_set: str) -> None:
     gone = next(key for key in sorted(store.objects) if key.endswith(".data"))
 
     def fail(key: str) -> None:
