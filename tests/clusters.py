@@ -25,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jvm
@@ -151,12 +151,15 @@ class Cluster:
 
 
 @contextmanager
-def standalone(workers: int = 2, patience: float = PATIENCE) -> Iterator[Cluster]:
-    """A standalone cluster; 8 to 12 s until it is up."""
+def standalone(
+    workers: int = 2, patience: float = PATIENCE, *, private: bool = False
+) -> Iterator[Cluster]:
+    """A standalone cluster; 8 to 12 s until it is up. private: see `Host`."""
     need_spark()
     place = Path(tempfile.mkdtemp(prefix="winkfs-cluster-"))
     with hosts(workers + 1) as pool:
         home, *others = pool
+        others = [replace(host, private=private) for host in others]
         port = free_port(home.address)
         words = ["master.Master", "--host", home.address, "--port", str(port), "--webui-port", "0"]
         master = launch(home, words, place / "master.log")

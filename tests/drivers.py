@@ -45,7 +45,9 @@ class Failed(Exception):
 class Driver:
     """A Python process with a session of Spark, and the JVM of that."""
 
-    def __init__(self, master: str, settings: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, master: str, settings: Mapping[str, str], log: Path, script: bool = True
+    ) -> None:
         words = {"spark.master": master, **SETTINGS, **SMALL, "spark.log.level": "WARN", **settings}
         self.name = master
         self.place = log.parent  # its working directory
@@ -57,7 +59,9 @@ class Driver:
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, json.dumps(words)],
-                env=environment(PYTHONPATH=MODULES, PYSPARK_PYTHON=str(python)),
+                env=environment(
+                    PYTHONPATH=MODULES, PYSPARK_PYTHON=str(python) if script else sys.executable
+                ),
                 cwd=log.parent, start_new_session=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
                 preexec_fn=die_with_parent,
@@ -142,11 +146,14 @@ Spark = Driver | Here
 
 
 @contextmanager
-def driver(master: str, settings: Mapping[str, str] | None = None) -> Iterator[Driver]:
-    """A driver that is ended when it is left, whatever happens."""
+def driver(
+    master: str, settings: Mapping[str, str] | None = None, *, script: bool = True
+) -> Iterator[Driver]:
+    """A driver that is ended when it is left, whatever happens. script: workers run Python through
+    a script in a temporary folder, which hosts must share."""
     need_spark()
     with tempfile.TemporaryDirectory(prefix="winkfs-driver-") as place:
-        it = Driver(master, settings or {}, Path(place) / "driver.log")
+        it = Driver(master, settings or {}, Path(place) / "driver.log", script)
         try:
             yield it
             if it.process.poll() is None:

@@ -17,19 +17,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+PRIVATE = (
+    "unshare", "--mount", "--propagation", "private", "sh", "-c",
+    "for each in /tmp /var/tmp /dev/shm; do mount -t tmpfs none $each || exit 1; done; "
+    'cd /; exec "$@"', "sh",
+)  # fmt: skip
 _NAME = "wkt"  # wkt<pid>: the bridge; wkt<pid>n1: a namespace and the end of its cable here
 
 
 @dataclass(frozen=True)
 class Host:
-    """Where a process can run. prefix: what comes before its command line."""
+    """Where a process can run. prefix: what comes before its command line.
+
+    private  whether its temporary folders are its own, so that it shares no file that is written
+    """
 
     address: str
     name: str = ""
+    private: bool = False
 
     @property
     def prefix(self) -> list[str]:
-        return ["ip", "netns", "exec", self.name] if self.name else []
+        there = ["ip", "netns", "exec", self.name] if self.name else []
+        return [*there, *(PRIVATE if self.private else ())]
 
     def unplug(self) -> None:
         """Packets are lost from now on, both ways, as if the cable were pulled."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import applications
 import jvm
 import pytest
+from buckets import CONFIG
 from marks import needs
 from warm import PACKAGES
 
@@ -59,6 +60,7 @@ def environment(**changes: str) -> dict[str, str]:
     mine = {
         "PYTHONPATH": PACKAGES, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SUBMIT_OPTS": jvm.options(), "SPARK_LAUNCHER_OPTS": jvm.LIGHT,
+        "AWS_CONFIG_FILE": str(CONFIG),
     }  # fmt: skip
     return os.environ | mine | changes
 

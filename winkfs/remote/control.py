@@ -28,6 +28,10 @@ from winkformats.disk.parts import part_bytes
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, Refusal, StalePlan
 
 SECONDS: Final = 60
+NO_KEYS: Final = (
+    "no credentials were found: neither in the environment, nor in a profile, nor from an instance "
+    "(see docs/remote.md)"
+)
 PARTS: Final = 12  # of an object that are sent at a time
 _CLIENT: Final[Any] = {"timeout": "30s", "connect_timeout": "10s", "allow_http": True}
 _used: set[int] = set()  # processes that have used it: this one, or its parents
@@ -279,6 +283,8 @@ def _executed(what: str, root: str, *given: Any) -> Any:
 def _line(error: Exception) -> str:
     """Return the reason of an error of obstore in one line, without signatures."""
     text = " ".join(str(error).split("\n\nDebug source")[0].split())
+    if "169.254.169.254" in text or "metadata.google.internal" in text:  # the last place to look
+        return NO_KEYS
     if (found := re.search("<Message>(.*?)</Message>", text)) is not None:
         text = found[1]
     return re.sub(r"\?X-\S+|https?://\S+\?\S+", "...", text)[:300]
