@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import stored
 from buckets import s3, trust
+from folders import write_files
 from sparking import SparkSession, load, refusal, save
 
 import winkfs
@@ -103,3 +104,28 @@ def test_containers_are_read(spark: SparkSession, bucket: str, tmp_path: Path) -
     winkfs.push(tmp_path / "c", f"{bucket}/dir/c")
     both = spark.read.format("winkfs").load(f"{bucket}/dir/c, {tmp_path}/c")
     assert both.where("path = 'd/0007'").count() == 2
+
+
+@pytest.mark.long
+def test_jobs_take_urls(spark: SparkSession, root: str, bucket: str, tmp_path: Path) -> None:
+    from winkfs.spark.jobs import compact, dedup, digest, ingest, sort, stats
+
+    flat = {name[2:]: data for name, data in files(0, 60).items()}
+    write_files(tmp_path / "tree", flat | {"same": b"7"})
+    done = ingest.run(spark, [str(tmp_path / "tree")], root)
+    assert (done["files"], done["output"]) == (61, root)
+    assert ingest.run(spark, [str(tmp_path / "tree")], root)["skipped"] == 1
+    assert stats.run(spark, root)["files"] == 61
+    order = sort.run(spark, root, str(tmp_path / "order"), "path", descending=True)
+    assert order["files"] == 61
+    there = load(spark, root, orderBy=f"perm:{tmp_path}/order", columns="path")
+    assert [row.path for row in there.collect()][:2] == ["same", "0059"]
+    assert digest.run(spark, root, str(tmp_path / "digests"))["files"] == 61
+    into = trust(f"{bucket}/into{next(_numbers)}")
+    assert dedup.run(spark, root, into=into)["doubles"] == 1
+    assert stored.names(into) == sorted(flat)
+    assert dedup.run(spark, root, delete=True)["doubles"] == 1
+    save(frame(spark, 0, 30), root)
+    assert compact.run(spark, root, everything=True)["removed"] > 1
+    assert stored.files(root) == flat | files(0, 30)
+    assert winkfs.verify(root).problems == []

@@ -6,7 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -72,6 +72,7 @@ def _settings(
     return [(key, value) for key, _, value in (setting.partition("=") for setting in given)]
 
 
+MAY_BE_FAR: Final = {"source", "dataset", "into"}  # parameters that may be URLs
 BAD = click.option(
     "--bad-list", metavar="FILE", type=click.Path(dir_okay=False),
     help="Write the bad records to FILE, one JSON object per line.",
@@ -91,10 +92,11 @@ def run(
 ) -> int:
     """Run a job in the session of this process, or a new one, and print its summary -> exit status:
     1 if there were bad records."""
-    for given in click.get_current_context().params.values():
+    for parameter, given in click.get_current_context().params.items():
         for text in given if isinstance(given, tuple) else (given,):
-            if isinstance(text, str) and is_far(text):  # before Spark is started
-                raise Refusal("jobs of Spark take paths of a file system", text)
+            if isinstance(text, str) and is_far(text) and parameter not in MAY_BE_FAR:
+                what = "has to be a path of a file system: containers and data sets may be URLs"
+                raise Refusal(what, text)  # before Spark is started
     from winkfs.spark.jobs.session import cpu_seconds, session
 
     # PySpark 4.3 warns of pandas 3; no job uses a frame of pandas.

@@ -44,7 +44,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from winkformats.arrays import Int64, UInt64, among
-from winkformats.disk.paths import directory_of
+from winkformats.disk.paths import absolute, directory_of
 from winkfs.arrow import arrays
 from winkfs.arrow.arrays import layout
 from winkfs.dataset.manifest import check_free, is_dataset
@@ -135,7 +135,7 @@ def run(
             summary["table"] = os.path.abspath(table)
         if into is not None:
             _copy_others(spark, snap, duplicates, summary["doubles"], into)
-            summary["output"] = os.path.abspath(into)
+            summary["output"] = absolute(into)
         if delete and summary["doubles"]:
             names = {bytes(row[0]) for row in duplicates.select("name").toLocalIterator()}
             summary["generation"] = _delete(snap, names)
@@ -495,7 +495,7 @@ def _copy_others(
     columns = ("name_raw", "mtime_ns", "ftype", "mode", "content")
     others = read(spark, snap, columns, includeDirs=True).join(names, "name_raw", "left_anti")
     others = others.withColumnRenamed("mtime_ns", "mtime")
-    others.write.format("winkfs").mode("append").save(os.path.abspath(into))
+    others.write.format("winkfs").mode("append").save(absolute(into))
 
 
 def _delete(snap: Snapshot, names: set[bytes]) -> int:

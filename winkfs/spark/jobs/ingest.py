@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import xxhash
 
+from winkformats.disk.paths import absolute
 from winkformats.errors import FormatError
 from winkfs.archive.items import (
     MAX_RATIO,
@@ -483,7 +484,7 @@ def run(
                  skipped (units read before), units, generation, seconds
     raises       Refusal, OSError; errors of Spark. Committed rounds are kept
     """
-    start, target = time.monotonic(), os.path.abspath(target)
+    start, target = time.monotonic(), absolute(target)
     work = units(inputs, kind, leave_out=target)
     known = Log(target).latest().streams if is_dataset(target) and not again else {}
     todo = [rest for unit in work if (rest := unit.rest(known)) is not None]
