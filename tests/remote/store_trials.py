@@ -32,8 +32,10 @@ from commands import run as run  # a fixture
 
 import winkfs
 import winkfs.dataset
+from winkformats.disk import parts
 from winkfs.remote import control, find
 from winkfs.remote.check import proven
+from winkfs.remote.uploads import AzureParts
 
 urllib3 = pytest.importorskip("urllib3")
 pytest.importorskip("obstore")
@@ -224,6 +226,46 @@ def test_a_forked_child_reads_azurite(box: Any) -> None:
     child.start()
     assert answer.get(timeout=20) == b"12345"
     child.join(20)
+
+
+@pytest.mark.parametrize("key", ["pushed/c", "50% Bücher/c"])
+def test_a_container_is_pushed_to_azurite(
+    box: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(parts, "PART_BYTES", 1 << 20)
+    monkeypatch.setattr(parts, "AT_ONCE", 1)
+    url, sent, put_part = f"az://box/{key}", list[int](), AzureParts.put_part
+
+    def put(self: AzureParts, key: str, upload: str, number: int, data: bytes, md5: bytes) -> str:
+        sent.append(number)
+        if len(sent) == 3:
+            raise KeyboardInterrupt
+        return put_part(self, key, upload, number, data, md5)
+
+    monkeypatch.setattr(AzureParts, "put_part", put)
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many((f"d/{i:03}", os.urandom(100_000)) for i in range(48))
+    with pytest.raises(KeyboardInterrupt):
+        winkfs.push(tmp_path / "c", url)
+    with pytest.raises(FileNotFoundError):
+        winkfs.open(url)
+    winkfs.push(tmp_path / "c", url)
+    assert sent == [1, 2, 3, 3, 4, 5]  # each part once
+    with winkfs.open(tmp_path / "c", "a") as c:
+        c.put("new", b"new")
+        expected = dict(c.items())
+    del sent[:]
+    assert winkfs.push(tmp_path / "c", url).replaces and sent == [1, 5]
+    assert winkfs.push(tmp_path / "c", url).same
+    with winkfs.open(url) as there:
+        assert dict(there.items()) == expected
+    assert len([*box.list(f"{key.rpartition('/')[0]}/")]) == 2
+    winkfs.pull(url, tmp_path / "pulled")
+    assert not winkfs.verify(tmp_path / "pulled").problems
+    link = winkfs.sign(url, "new", seconds=60)
+    first, last = link.ranges[0]
+    headers = {"Range": f"bytes={first}-{last}", "If-Match": link.etag}
+    assert urllib3.request("GET", link.url, headers=headers).data == b"new"
 
 
 @pytest.mark.parametrize("seconds", [0.6, 0.9, 1.2, 1.6, 2.0, 2.5])

@@ -257,7 +257,7 @@ def test_a_push_in_parts_goes_on_after_a_kill(
     assert sent == [1, 2, 2, 3]
     transport = find.transport_of("s3://bucket", os.getpid())
     assert isinstance(transport, SignedTransport)
-    assert S3Parts(transport, 60).uploads("pushed+to here/c.data") == []
+    assert S3Parts(transport, "pushed+to here/c.data", 60).uploads("pushed+to here/c.data") == []
     assert not winkfs.verify(url).problems and winkfs.push(large, url).same
     winkfs.pull(url, tmp_path / "pulled")
     with winkfs.open(large) as one, winkfs.open(tmp_path / "pulled") as other:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
 from winkformats.disk.objects import ObjectDirectory, ObjectInfo, Transport
-from winkformats.disk.parts import Part, part_bytes, put_parts
+from winkformats.disk.parts import Part, is_equal, part_bytes, put_parts
 from winkformats.disk.schemes import register, unregister
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import SUFFIXES
@@ -192,6 +192,10 @@ class ObjectStore:
                 number: Part(len(data), hashlib.md5(data).hexdigest())
                 for number, data in self._parts(key, upload).items()
             }
+
+    def made(self, key: str, etags: Sequence[str], whole: ObjectInfo) -> ObjectInfo | None:
+        there = self.head(key)
+        return there if is_equal(there, whole) else None
 
     def abort(self, key: str, upload: str) -> None:
         self.asked(key, "abort")

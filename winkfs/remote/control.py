@@ -84,15 +84,18 @@ class NotSigned(Refusal):
     """The credentials cannot sign a URL; requests with them may work."""
 
 
-def sign(root: str, key: str, seconds: int) -> str:
-    """Return a URL from which an object can be read for some seconds. Raises NotSigned."""
+def sign(root: str, key: str, seconds: int, method: str = "GET") -> str:
+    """Return a URL from which an object can be read, or written by PUT, for some seconds.
+
+    raises  NotSigned
+    """
     import obstore
 
     store = store_of(root)
     if root.startswith("s3:") and os.environ.get("AWS_SKIP_SIGNATURE", "").lower() == "true":
         raise NotSigned("requests are not to be signed", root)
     try:
-        url = obstore.sign(store, "GET", key, datetime.timedelta(seconds=seconds))
+        url = obstore.sign(store, method, key, datetime.timedelta(seconds=seconds))  # type: ignore[call-overload]
     except Exception as error:  # of many kinds, one a store
         raise NotSigned(_line(error), root) from None
     encoded = root.startswith("az:") and "%" in urlsplit(url).path
@@ -118,26 +121,36 @@ def signed_anew(url: str, path: str) -> str:
 
 
 def sign_each(root: str, key: str, asked: list[list[str]], seconds: int) -> list[str]:
-    """Return URLs for requests to an object of S3, or to its bucket.
+    """Return URLs for requests to an object of S3 or Azure, or to its bucket.
 
     asked  of each the method, the key again or "" for the bucket, and the query, percent-encoded
-
-    obstore signs no query. But the address of a store may have one: then the path that it adds
-    becomes the value of the last parameter, `x-id`, which S3 takes for a comment.
     """
+    if root.startswith("az:"):  # the signature is of the object and of what is allowed
+        signed = {method: sign(root, key, seconds, method) for method in ("GET", "PUT")}
+        signed["HEAD"] = signed["GET"]
+        return [f"{signed[method]}&{query}" for method, _, query in asked]
+    whole = sign(root, key, seconds).partition("?")[0]
+    bucket = whole.rsplit("/", key.count("/") + 1)[0]
+    return [
+        _sign_query(method, whole if place else f"{bucket}/", query, seconds)
+        for method, place, query in asked
+    ]
+
+
+def _sign_query(method: str, address: str, query: str, seconds: int) -> str:
+    """Sign a URL of S3 with a query, which obstore does not. But the address of a store may have
+    one: then the path that it adds becomes the value of the last parameter, `x-id`, which S3 takes
+    for a comment."""
     import obstore
     from obstore.store import S3Store
 
-    whole = sign(root, key, seconds).partition("?")[0]
-    bucket = whole.rsplit("/", key.count("/") + 1)[0]
-    settings = {**_settings(), "virtual_hosted_style_request": "true", "bucket": "x"}
-    found, until = list[str](), datetime.timedelta(seconds=seconds)
-    for method, place, query in asked:
-        address = whole if place else f"{bucket}/"
-        config: Any = settings | {"endpoint": f"{address}?{query}&x-id="}
-        store = S3Store(config=config, client_options=_CLIENT)
-        found.append(obstore.sign(store, method, "winkfs", until))  # type: ignore[call-overload]
-    return found
+    given = {"virtual_hosted_style_request": "true", "bucket": "x"}
+    config: Any = _settings() | given | {"endpoint": f"{address}?{query}&x-id="}
+    store, until = (
+        S3Store(config=config, client_options=_CLIENT),
+        datetime.timedelta(seconds=seconds),
+    )
+    return obstore.sign(store, method, "winkfs", until)  # type: ignore[call-overload,no-any-return]
 
 
 def ranged(root: str, key: str, start: int, length: int, etag: str) -> list[Any]:

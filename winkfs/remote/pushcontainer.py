@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from winkformats.disk.objects import ObjectDirectory, ObjectInfo
-from winkformats.disk.parts import Read, etag_of
+from winkformats.disk.parts import Read, etag_of, part_bytes
 from winkformats.disk.paths import locate
 from winkformats.disk.schemes import is_far
 from winkformats.errors import DerivedDamage, FormatError
@@ -247,7 +247,7 @@ class _Push(Copying):
                 self.done.sent += sent
                 return
             except OSError as error:
-                if is_equal(self._transport.head(key), end, read):
+                if self._is_there(key, end, read):
                     self.done.sent += end
                     return
                 if isinstance(error, FileExists | StalePlan):
@@ -256,6 +256,15 @@ class _Push(Copying):
                 if left == 1 or isinstance(error, NotAllowed | NoSuchFile):
                     raise
                 time.sleep(PAUSE * 2 ** (TRIES - left))
+
+    def _is_there(self, key: str, size: int, read: Read) -> bool:
+        """Return whether an object has these bytes; a large one whose ETag is no MD5 has not."""
+        there = self._transport.head(key)
+        if is_equal(there, size, read):
+            return True
+        if there is None or there.size != size or size > part_bytes(size):
+            return False
+        return self._transport.get(key, 0, size, there)[1] == read(0, size)
 
     def _read_back(self, store: Store, new: Superblock, end: int, read: Read) -> None:
         """Open what is there now, as a reader does, and compare it at its ends."""
@@ -288,10 +297,11 @@ class _Push(Copying):
 
     def _left(self) -> Iterator[str]:
         """Yield names of catalogs that no data file names, by the clock of the store."""
-        found = list(self._transport.list(f"{self._key}."))
+        folder = self._directory.key("")  # stores are asked for whole parts of a key
+        found = list(self._transport.list(folder))
         now = max((info.mtime for _, info in found if info is not None), default=0.0)
         for key, info in found:
-            own = _OWN.fullmatch(key, len(self._key))
+            own = _OWN.fullmatch(key.removeprefix(self._key)) if info is not None else None
             if own and info is not None and info.mtime < now - LEFT:
                 yield self._name + own[0]
 

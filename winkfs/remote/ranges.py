@@ -42,7 +42,7 @@ from winkformats.version import VERSION
 from winkfs.errors import NoSuchFile, NotAllowed, Refusal, StalePlan
 from winkfs.remote import control
 from winkfs.remote.links import link_to
-from winkfs.remote.uploads import S3Parts, need_unchanged
+from winkfs.remote.uploads import PARTS, need_unchanged
 
 TIMEOUT: Final = 60.0  # seconds after which a request has failed, repetitions included
 CONNECT: Final = 10.0  # seconds to connect
@@ -340,10 +340,13 @@ class SignedTransport(RangeTransport):
             made = self.put(key, read(0, size), absent=absent, like=like)
             progress(size)
             return made, size
-        if self.url.startswith("s3:"):
-            return put_parts(
-                S3Parts(self, SIGNED), key, size, read, progress, absent=absent, like=like
-            )
+        kind = PARTS.get(self.url.partition(":")[0])
+        if kind is not None and self._signs:
+            try:
+                store = kind(self, key, SIGNED)
+                return put_parts(store, key, size, read, progress, absent=absent, like=like)
+            except control.NotSigned:
+                self._signs = False
         if absent or like is not None:  # obstore has no condition for parts
             need_unchanged(self.head(key), self.name(key), like)
         pieces = (read(at, min(step, size - at)) for at in range(0, size, step))

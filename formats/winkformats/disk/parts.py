@@ -7,6 +7,7 @@ the object, and sends what differs from it. No record is kept on this machine.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -52,8 +53,16 @@ class PartStore(Protocol):
     def abort(self, key: str, upload: str) -> None:
         """Remove an upload."""
 
-    def head(self, key: str) -> ObjectInfo | None:
-        """Return what is known of an object; None: there is none."""
+    def made(self, key: str, etags: Sequence[str], whole: ObjectInfo) -> ObjectInfo | None:
+        """Return what is known of an object, if it is made of these parts; else None.
+
+        whole  what it is then, where the ETag of an object is that of MD5s
+        """
+
+
+def is_equal(there: ObjectInfo | None, whole: ObjectInfo) -> bool:
+    """Return whether an object has the size and the ETag of another one."""
+    return there is not None and (there.size, there.etag) == (whole.size, whole.etag)
 
 
 def part_bytes(size: int) -> int:
@@ -152,9 +161,10 @@ def _completed(
     try:
         return store.complete(key, upload, etags, absent=absent, like=like)
     except OSError:
-        found = store.head(key)
-        mine = found is not None and found.size == made.size and found.etag == made.etag
-        if found is None or not mine or (like is not None and like.etag == found.etag):
+        found = None
+        with contextlib.suppress(OSError):
+            found = store.made(key, etags, made)
+        if found is None or (like is not None and like.etag == found.etag):
             raise
         return found
 
