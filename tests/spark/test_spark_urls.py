@@ -32,7 +32,9 @@ def root(bucket: str) -> str:
     return trust(f"{bucket}/set{next(_numbers)}")
 
 
-def frame(spark: SparkSession, start: int, stop: int, content: str = "cast(id as string)") -> object:
+def frame(
+    spark: SparkSession, start: int, stop: int, content: str = "cast(id as string)"
+) -> object:
     return spark.range(start, stop, 1, 2).selectExpr(
         "concat('d/', lpad(id, 4, '0')) as path", f"cast({content} as binary) as content",
         "cast(id % 7 as bigint) as k",
