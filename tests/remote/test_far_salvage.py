@@ -15,7 +15,7 @@ import winkfs
 from winkfs.container.salvage import salvage
 
 pytestmark = pytest.mark.in_memory
-FILES = {f"d{i % 7}/{i:04}": b"%d" % i * (i % 300) for i in range(1500)}
+FILES = {f"d{i % 7}/{i:04}": b"%d" % i * (i % 300) for i in range(400)}
 
 
 @pytest.fixture
@@ -106,8 +106,7 @@ sys.exit(main())
 
 @pytest.mark.parametrize(
     "words",
-    [["verify", "URL"], ["backup", "URL", "out"], ["salvage", "URL", "out"],
-     ["cache", "prefetch", "URL", "d1/*"], ["unpack", "URL", "out"]],
+    [["backup", "URL", "out"], ["salvage", "URL", "out"], ["cache", "prefetch", "URL", "d1/*"]],
     ids=lambda words: words[0],
 )  # fmt: skip
 def test_progress_on_a_terminal(store: ObjectStore, tmp_path: Path, words: list[str]) -> None:
@@ -115,10 +114,7 @@ def test_progress_on_a_terminal(store: ObjectStore, tmp_path: Path, words: list[
     with web_server(store) as url:
         words = [word.replace("URL", f"{url}/c") for word in words]
         shown = on_a_terminal("stderr", sys.executable, "-c", CODE, *words, cwd=tmp_path).decode()
-    if words[0] == "unpack":
-        assert re.search(r"[1-9][\d,]* files", shown), shown
-    else:
-        assert re.search(r"[\d.]+/[\d.]+ (kB|bytes|MB)", shown), shown
+    assert re.search(r"[\d.]+/[\d.]+ (kB|bytes|MB)", shown), shown
 
 
 def test_there_is_none_without_a_terminal(store: ObjectStore) -> None:
