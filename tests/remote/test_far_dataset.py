@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Iterator
 
 import data_sets
+import pytest
+import stored
 from dataset.test_dataset_model import Crash, Model, contents
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from simulated.objectstore import ObjectStore
 
-from winkfs.dataset import dataset
-from winkfs.dataset.maintain import vacuum
-from winkfs.dataset.manifest import Log
+import winkfs
+from winkfs.dataset import checkpoint, dataset
+from winkfs.dataset.maintain import repair, vacuum
+from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import begin
+from winkfs.errors import DatasetConflict
 
 
 def passes(key: str) -> None:
@@ -79,3 +84,150 @@ def test_a_far_data_set_beside_a_dict() -> None:
         max_examples=8, stateful_step_count=20, deadline=None, phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     ))  # fmt: skip
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    with ObjectStore() as made:
+        yield made
+
+
+@pytest.fixture
+def root(store: ObjectStore) -> str:
+    """An empty data set."""
+    return create(store.trusted("ds")).root
+
+
+def forget_hint(store: ObjectStore) -> None:
+    store.objects.pop("ds/_winkfs/latest")
+    store.transport.recent.clear()
+
+
+def test_a_commit_and_a_cold_document_take_few_requests(root: str, store: ObjectStore) -> None:
+    for part in range(20):
+        data_sets.add(root, {f"{part:02}/{i:03}": b"%d" % i * 100 for i in range(200)})
+    with store.counted() as asked, winkfs.open(root) as there:
+        assert there.read("13/007") == b"7" * 100
+    assert len(asked) - 1 <= 7  # the first asks whether it is a container
+    assert sum(request.size for request in asked) < 64 << 10
+    with store.counted() as asked:
+        data_sets.add(root, {"new": b"1"})
+    begun = [request.what for request in asked]
+    commit = asked[next(i for i, r in enumerate(asked) if r.key.endswith("_job")) :]
+    assert begun.count("put") == 5 and len(commit) == 6
+
+
+def test_readers_see_whole_generations(root: str, store: ObjectStore) -> None:
+    data_sets.add(root, {"a": b"1"})
+    with winkfs.open(root) as old:
+        data_sets.add(root, {"a": b"2"})
+        assert old.read("a") == b"1"
+        assert old.refresh() and old.read("a") == b"2"
+    assert stored.files(root, as_of=1) == {"a": b"1"}
+    store.objects["ds/_winkfs/latest"] = store.objects[f"ds/_winkfs/{0:020}.json"]
+    assert stored.files(root) == {"a": b"2"}  # an old hint
+    forget_hint(store)
+    assert stored.files(root) == {"a": b"2"}
+
+
+@pytest.mark.parametrize("which", ["json", "part", "hidden"])
+def test_damage_is_one_line(
+    root: str, store: ObjectStore, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "GENERATIONS", 2)
+    for n in range(5):
+        data_sets.add(root, {"a": b"%d" % n, f"{n}": b""})
+    whole = Log(root).read(5).whole
+    assert whole is not None
+    key = {
+        "json": f"_winkfs/{5:020}.json", "part": whole.parts[0].path,
+        "hidden": next(file.path for file in whole.hidden if file),
+    }[which]  # fmt: skip
+    key = f"ds/{key}"
+    data = store.objects[key][0]
+    store.put(key, data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    forget_hint(store)
+    if which == "json":
+        with winkfs.open(root) as there:
+            assert there.generation == 4 and "generation 4" in there.problems[0]
+        with pytest.raises(ValueError, match="checksum of the manifest"):
+            winkfs.open(root, "a")
+        assert "is given up" in repair(root, apply=True).mended[0]
+        assert stored.files(root)["a"] == b"3" and winkfs.verify(root).problems == []
+        data_sets.add(root, {"a": b"new"})
+        assert stored.files(root)["a"] == b"new"
+    else:
+        with pytest.raises(ValueError, match=f"checksum of .*{which.replace('json', '')}"):
+            winkfs.open(root)
+
+
+def test_a_lost_manifest_stops_commits_until_repair(root: str, store: ObjectStore) -> None:
+    for n in range(3):
+        data_sets.add(root, {"a": b"%d" % n})
+    job, record = data_sets.begun(root, {"a": b"new"})
+    del store.objects[f"ds/_winkfs/{2:020}.json"]
+    forget_hint(store)
+    late, other = data_sets.begun(root, {"b": b"new"})
+    assert late.base_generation == 1
+    with pytest.raises(ValueError, match="manifest is lost, and a later one is there"):
+        late.commit([other])
+    assert stored.files(root)["a"] == b"0"  # as long as nothing is repaired
+    assert job.commit([record]) == 4
+
+
+def test_vacuum_keeps_what_jobs_may_commit(root: str, store: ObjectStore) -> None:
+    running, record = data_sets.begun(root, {"running": b"1"})
+    for n in range(3):
+        data_sets.add(root, {"a": b"%d" % n}, operation="overwrite")
+    done = vacuum(root, keep=3, older_than=0)
+    assert any(running.job in note for note in done.notes) is (done.oldest == 0)
+    late, other = data_sets.begun(root, {"late": b"1"})
+    vacuum(root, older_than=0)
+    with pytest.raises(DatasetConflict, match="longer than vacuum keeps"):
+        running.commit([record])
+    assert late.commit([other])
+    assert stored.files(root) == {"a": b"2", "late": b"1"}
+    assert not any(running.job in key for key in store.objects)
+    assert winkfs.verify(root).problems == []
+
+
+def test_old_files_stay_as_long_as_the_clock_of_the_store_wants(
+    root: str, store: ObjectStore
+) -> None:
+    for n in range(3):
+        data_sets.add(root, {"a": b"%d" % n}, operation="overwrite")
+    assert vacuum(root, older_than=3600).oldest == 0
+    for key, (data, info) in store.objects.items():
+        if key.endswith(".json"):
+            store.objects[key] = data, info._replace(mtime=info.mtime - 7200)
+    assert vacuum(root, older_than=3600).oldest == 3
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_commit_is_there_or_not_whatever_request_is_the_last(
+    store: ObjectStore, lost: bool
+) -> None:
+    before, after, ended = {"a": b"1", "b": b"1"}, {"a": b"2"}, False
+    for calls in itertools.takewhile(lambda calls: not ended, itertools.count()):
+        root = store.trusted(f"ds{calls}")
+        data_sets.put(root, before)
+        left = itertools.count(calls, -1)
+
+        def stop(key: str, left: Iterator[int] = left) -> None:
+            if next(left) <= 0:
+                raise Crash
+
+        store.failing, store.lost = (passes, stop) if lost else (stop, passes)
+        try:
+            with winkfs.open(root, "a") as there:
+                there.put("a", b"2")
+                there.delete("b")
+            ended = True
+        except Crash:
+            pass
+        store.failing = store.lost = passes
+        assert stored.files(root) in (before, after)
+        data_sets.add(root, {"next": b"3"})
+        assert winkfs.verify(root).problems == []
+    assert calls > (5 if lost else 15)
+    assert stored.files(root) == after | {"next": b"3"}

@@ -10,7 +10,7 @@ import pytest
 import stored
 from buckets import s3, trust
 from folders import write_files
-from sparking import SparkSession, load, refusal, save
+from sparking import DataFrame, SparkSession, load, refusal, save
 
 import winkfs
 import winkfs.spark
@@ -34,7 +34,7 @@ def root(bucket: str) -> str:
 
 def frame(
     spark: SparkSession, start: int, stop: int, content: str = "cast(id as string)"
-) -> object:
+) -> DataFrame:
     return spark.range(start, stop, 1, 2).selectExpr(
         "concat('d/', lpad(id, 4, '0')) as path", f"cast({content} as binary) as content",
         "cast(id % 7 as bigint) as k",

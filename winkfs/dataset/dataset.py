@@ -161,13 +161,17 @@ class Dataset(DatasetReading, Writer):
                 if not self._forked:
                     self.sync()
             finally:
-                self.abort()
-                super().close()
+                try:
+                    self.abort()
+                finally:
+                    super().close()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        if kind is not None:
-            self.abort()
-        self.close()
+        try:
+            if kind is not None:
+                self.abort()
+        finally:
+            self.close()
 
     def _open_writer(self) -> ShardWriter:
         self._check()
