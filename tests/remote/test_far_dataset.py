@@ -207,8 +207,8 @@ def test_old_files_stay_as_long_as_the_clock_of_the_store_wants(
 def test_a_commit_is_there_or_not_whatever_request_is_the_last(
     store: ObjectStore, lost: bool
 ) -> None:
-    before, after, ended = {"a": b"1", "b": b"1"}, {"a": b"2"}, False
-    for calls in itertools.takewhile(lambda calls: not ended, itertools.count()):
+    before, after, ended = {"a": b"1", "b": b"1"}, {"a": b"2"}, list[bool]()
+    for calls in itertools.takewhile(lambda calls: True not in ended, itertools.count()):
         root = store.trusted(f"ds{calls}")
         data_sets.put(root, before)
         left = itertools.count(calls, -1)
@@ -222,7 +222,7 @@ def test_a_commit_is_there_or_not_whatever_request_is_the_last(
             with winkfs.open(root, "a") as there:
                 there.put("a", b"2")
                 there.delete("b")
-            ended = True
+            ended.append(True)
         except Crash:
             pass
         store.failing = store.lost = passes
