@@ -10,11 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import stored
+from drawn import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from simulated.objectstore import ObjectStore
 
 import winkfs
@@ -282,6 +287,25 @@ def test_many_files_are_those_of_the_files_here(
         assert [next(found) for _ in first] == first
         with pytest.raises(winkfs.NoSuchFile, match="none"):
             next(found)
+
+
+ANY = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-3, 1 << 20))
+
+
+@given(rows=st.lists(st.tuples(ANY, ANY, ANY), max_size=30), content=st.booleans())
+@settings(max_examples=examples(200), deadline=None)
+def test_ranges_cover_what_can_be_there(rows: list[tuple[int, int, int]], content: bool) -> None:
+    """Whatever a hostile catalog has."""
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    found = catalogindex.ranges_of(table, np.full(len(rows), 100), content=content)
+    assert all(0 < low < high for low, high in found)
+    assert all(a[1] < b[0] for a, b in pairwise(found))
+    for row, chosen in zip(rows, catalogindex.with_content(table).tolist(), strict=True):
+        pos, size, pointer = row
+        covered = [low <= pos and pos + 100 <= high for low, high in found]
+        assert any(covered) or not 0 < pos < catalogindex.FARTHEST
+        covered = [low <= pointer and pointer + size <= high for low, high in found]
+        assert any(covered) or not (content and chosen)
 
 
 def test_a_flipped_byte_of_a_content_is_no_wrong_answer(store: ObjectStore, tmp_path: Path) -> None:

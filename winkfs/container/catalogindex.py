@@ -34,6 +34,7 @@ DATA_OVERHEAD: Final = USUAL_OVERHEAD  # of a data entry beside its value, at mo
 SIZE_AT, POINTER_AT = 1, 2  # in a Row
 NO_ROWS: Final = np.zeros((0, 3), np.int64)
 BATCH_BYTES: Final = 32 << 20  # of content that is held for a batch of files
+FARTHEST: Final = 1 << 60  # bytes: no file is that long
 FEW: Final = 8  # names that are looked up one by one
 
 
@@ -200,7 +201,7 @@ class CatalogIndex(Index):
             before = int(ends[start - 1]) if start else 0
             stop = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), start + 1)
             part = rows[start:stop]
-            ranges = _ranges(part, overhead[start:stop], content=content)
+            ranges = ranges_of(part, overhead[start:stop], content=content)
             fetch(ranges)
             yield Expected(part, ranges)
             start = stop
@@ -225,13 +226,18 @@ class CatalogIndex(Index):
 def with_content(rows: Int64) -> Bools:
     """Return which files have their content in one entry that is brought with them."""
     pointer, size = rows[:, POINTER_AT], rows[:, SIZE_AT]
-    return (pointer > 0) & (size >= 0) & (size <= BATCH_BYTES)
+    return (pointer > 0) & (pointer < FARTHEST) & (size >= 0) & (size <= BATCH_BYTES) & _there(rows)
 
 
-def _ranges(rows: Int64, overhead: Int64, *, content: bool) -> list[Range]:
+def _there(rows: Int64) -> Bools:
+    """Return which rows have an inode at a position that a file can have."""
+    return (rows[:, 0] > 0) & (rows[:, 0] < FARTHEST)
+
+
+def ranges_of(rows: Int64, overhead: Int64, *, content: bool) -> list[Range]:
     """Return the ranges of the data file that have the inodes of files and, if `content` is set,
     their contents, in file order; what overlaps is joined."""
-    there = rows[:, 0] > 0
+    there = _there(rows)
     rows, overhead = rows[there], overhead[there]
     pos, size, pointer = rows.T
     low, high = pos, pos + overhead
@@ -241,7 +247,7 @@ def _ranges(rows: Int64, overhead: Int64, *, content: bool) -> list[Range]:
         near = chosen & (pointer < pos) & (pos <= end + BETWEEN) & (size <= TOGETHER)
         apart = chosen & ~near
         low = np.concatenate([np.where(near, pointer, pos), pointer[apart]])
-        high = np.concatenate([high, end[apart]])
+        high = np.concatenate([np.where(near, np.maximum(high, end), high), end[apart]])
     if not len(low):
         return []
     order = np.argsort(low, kind="stable")
