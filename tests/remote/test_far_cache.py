@@ -238,6 +238,12 @@ def test_pieces_that_overlap_do_not_grow_without_end(kept: DiskCache, cache: Pat
     assert sum(path.stat().st_size for path in cache.glob("??/*.pieces")) < 6 * SEGMENT
 
 
+def test_many_short_processes_keep_the_limit(cache: Path) -> None:
+    for number in range(400):
+        DiskCache(cache, 100_000).keep(b"%d" % number, 0, bytes(1000))
+    assert sum(size for _, size, _ in DiskCache(cache, 100_000).files()) < 200_000
+
+
 def test_many_threads_share_pieces(cache: Path) -> None:
     data = random.Random(1).randbytes(3 * SEGMENT)
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import random
 import secrets
 import shutil
 import struct
@@ -55,7 +56,8 @@ class DiskCache:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self.folder, self.limit, self._place = folder, limit, os.fspath(folder)
-        self._written = 0  # bytes since the last sweep
+        # Bytes since the last sweep; drawn, so that short processes sweep as often as long ones.
+        self._written = random.randrange(limit // SWEPT + 1)
 
     @classmethod
     def of_user(cls) -> DiskCache | None:
