@@ -105,6 +105,32 @@ def test_a_container_in_use_is_sent_as_of_its_last_sync(store: ObjectStore, base
     assert not winkfs.verify(f"{store.url}/c").problems
 
 
+def test_what_others_write_meanwhile_is_not_seen(
+    store: ObjectStore, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their delflags are set in the file that is being read."""
+    monkeypatch.setattr(parts, "AT_ONCE", 1)
+    with winkfs.open(base, "a") as c:
+        c.append("d/07", b"and more")
+        c.sync()
+        before, names = dict(c.items()), iter(sorted(OLD))
+
+        def write(key: str) -> None:
+            if key == "c.data" and (name := next(names, "")):
+                c.put(name, b"changed")
+                c.append(next(names), b"more")
+                c.delete(next(names))
+                c.sync()
+                c.sync()
+
+        store.failing = write
+        winkfs.push(base, f"{store.url}/c")
+        store.failing = _nothing
+        assert len(c) < len(before)
+    assert content(f"{store.url}/c") == before
+    assert not winkfs.verify(f"{store.url}/c").problems
+
+
 def test_a_copy_by_hand_is_what_it_is(store: ObjectStore, base: Path) -> None:
     url = store.put_container(base)
     before = dict(store.objects)

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
 
 from winkformats.disk.objects import ObjectDirectory, ObjectInfo
 from winkformats.disk.parts import Read, etag_of, part_bytes
@@ -27,12 +30,13 @@ from winkfs.archive.copying import COMPARED, Copying, Progress, is_same, publish
 from winkfs.container.catalog import build, merge, open_catalog
 from winkfs.container.catalogindex import CatalogIndex
 from winkfs.container.ondisk.catalog import Catalog
-from winkfs.container.ondisk.data import PUSHED, UNNAMED, USUAL, catalog_names, set_pushed
+from winkfs.container.ondisk.data import CUTID, PUSHED, UNNAMED, USUAL, catalog_names, set_pushed
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.container.ondisk.typed import COLUMNS
 from winkfs.container.recovery import tail
 from winkfs.container.store import Store
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, Refusal, StalePlan
-from winkfs.names import DATA, MANIFESTS, base_of
+from winkfs.names import DATA, MANIFESTS, base_of, inode_key
 from winkfs.units import size_text
 
 TRIES: Final = 5  # of a request with a condition whose answer was lost
@@ -95,6 +99,57 @@ def place_of(url: str) -> tuple[ObjectDirectory, str]:
     return directory, name
 
 
+class _State:
+    """The bytes of an object: a container as of the sync that its store has seen, while others
+    write to it.
+
+    Nothing below its end changes but delflags. Those that later syncs set are cleared: of entries
+    that live in this state, and not in the next. They are found in the entries that were added
+    before the flags were set.
+    """
+
+    def __init__(self, store: Store, new: Superblock) -> None:
+        self._store, self._head, self._end = store, b"".join(new.images()), store.kv.end
+        self._size = store.filesize  # of the sync that was seen last, as stored
+        self._seen, self._columns = store.kv.end, new.get(COLUMNS, 0)
+        self._cleared, self._lock = np.empty(0, np.int64), threading.Lock()
+
+    def read(self, start: int, length: int) -> bytes:
+        """Read a range; several threads may call it. Raises Refusal; OSError."""
+        first = self._head[start : start + length]
+        begin, storage = start + len(first), self._store.kv.storage
+        rest = storage.read(begin, length - len(first))
+        if len(first) + len(rest) < length:
+            raise Refusal("was cut short meanwhile", self._store.base)
+        if self._store.kv.layout.delflag and self._store.filesize_at:
+            with self._lock:
+                if storage.read(self._store.filesize_at, 8) != self._size:
+                    self._follow()
+                low, high = np.searchsorted(self._cleared, [begin, begin + len(rest)])
+                places = (self._cleared[low:high] - begin).tolist()
+            if places:
+                cleared = bytearray(rest)
+                for at in places:
+                    cleared[at] = 0
+                rest = bytes(cleared)
+        return first + rest
+
+    def _follow(self) -> None:
+        """Find the entries that were superseded since. Raises Refusal."""
+        store, kv = self._store, self._store.kv
+        block = read_superblock(kv.storage)
+        stop = block.get("FILESIZE", 0)
+        if stop < self._seen or block.get(CUTID, 0) != store.settings.cutid:
+            raise Refusal("was rolled back meanwhile: push it again", store.base)
+        kv.advance(block)
+        found = [self._columns] if self._columns and block.get(COLUMNS) != self._columns else []
+        for name, _ in tail(store, self._seen, stop):
+            if 0 < (pos := store.index.lookup(inode_key(name))) < self._end:
+                found += [pos, *store.inode_at(pos)[1].pointers]
+        self._cleared = np.union1d(self._cleared, np.array(found, np.int64))
+        self._seen, self._size = stop, stop.to_bytes(8, "big")
+
+
 class _Push(Copying):
     """A push of one container. `there`: what the data file in its place is, None: there is none."""
 
@@ -112,15 +167,7 @@ class _Push(Copying):
         new = published(store.kv.superblock, store.kv.end)
         if "CONTID" in new:
             set_pushed(new)
-        end, head = store.kv.end, b"".join(new.images())
-
-        def read(start: int, length: int) -> bytes:
-            first = head[start : start + length]
-            rest = store.kv.storage.read(start + len(first), length - len(first))
-            if len(first) + len(rest) < length:
-                raise Refusal("was cut short meanwhile", self.base)
-            return first + rest
-
+        end, read = store.kv.end, _State(store, new).read
         with contextlib.suppress(FileNotFoundError):
             self._there = self._look()
         same, from_there = self._judge(new, end, read, force=force)
@@ -272,7 +319,7 @@ class _Push(Copying):
         try:
             with Store(self.done.url, writable=False) as far:
                 kv, index = far.kv, far.index
-                start = max(end - COMPARED // 16, new["SBSIZE"])
+                start = end - SUM_BYTES
                 sound = kv.end == end and dict(kv.superblock) == dict(new)
                 sound = sound and kv.storage.read(start, end - start) == read(start, end - start)
                 if isinstance(index, CatalogIndex):
