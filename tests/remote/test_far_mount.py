@@ -97,6 +97,7 @@ def test_what_cannot_be_read_is_an_error_and_passes(there: Path, server: Server)
     assert len((there / "large").read_bytes()) == 5 << 20
 
 
+@not_by_libfuse("keeps a killed reader until its answer")
 def test_a_killed_reader_of_a_silent_server_is_gone(there: Path, server: Server) -> None:
     assert (there / "d1/0001").read_bytes() == FILES["d1/0001"]
     server.silent = True
