@@ -112,6 +112,7 @@ def test_what_is_no_such_block_is_not_kept(cache: Path) -> None:
 def test_commands(
     store: ObjectStore, run: Run, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WINKFS_CACHE_SIZE", "1G")  # and an option of a command sets it
     with web_server(store) as url:
         assert run("cache", "prefetch", f"{url}/c").out.split() == [b"20000", b"names"]
         found = json.loads(run("cache", "info", "--json").out)
@@ -119,6 +120,9 @@ def test_commands(
         assert found["contents"] == {"pieces": 0, "bytes": 0}
         done = run("cache", "prefetch", f"{url}/c", "d031/*", "d000/00007", "none")
         assert done.out.startswith(b"20000 names, 101 files of ") and "none" in done.err
+        line = one_line(run("--cache-size", "1000", "cache", "prefetch", f"{url}/c", "d03*"))
+        assert "see winkfs --cache-size" in line
+        monkeypatch.setenv("WINKFS_CACHE_SIZE", "1G")
         found = json.loads(run("cache", "info", "--json").out)
         assert found["bytes"] == found["catalogs"]["bytes"] + found["contents"]["bytes"]
         assert found["contents"]["bytes"] > 100 * 90

@@ -189,18 +189,19 @@ def prefetch(base: str, names: tuple[str, ...]) -> int:
         line = counted(len(there), "name")
         if names:
             chosen = list(expand(there, names, failures))
-            size = _bring(there, chosen)
+            size = _bring(there, chosen, found.limit)
             line += f", {counted(len(chosen), 'file')} of {size} bytes"
-            if size > found.limit:
-                warn(f"{base}: the cache keeps {found.limit} bytes: see winkfs --cache-size")
         click.echo(line)
     return failures.status
 
 
-def _bring(there: winkfs.Reader, names: list[bytes]) -> int:
-    """Read files -> their bytes."""
+def _bring(there: winkfs.Reader, names: list[bytes], limit: int) -> int:
+    """Read files -> their bytes. Raises Refusal: they are more than the cache keeps."""
     chosen = set(names)
     total = sum(size for name, size in there.sizes() if to_bytes(name) in chosen)
+    if total > limit:
+        what = f"the files have {total} bytes, the cache keeps {limit}: see winkfs --cache-size"
+        raise Refusal(what, there.base)
     source = iter(names)
     with Progress("reading files", "bytes", total) as bar:
         while batch := list(islice(source, BATCH)):
