@@ -192,8 +192,8 @@ class Reader(Closing):
     def items(self) -> Items:
         """Return a view of (name, content), in the order of the names, which reads in bulk.
 
-        A file that is deleted while others are read is left out. Memory: 8 MiB of contents, or the
-        largest file.
+        A file that is deleted while others are read is left out. Memory: 8 MiB of contents, 32 MiB
+        of a store on a network, or the largest file.
         """
         return Items(self)
 

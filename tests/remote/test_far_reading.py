@@ -308,6 +308,20 @@ def test_ranges_cover_what_can_be_there(rows: list[tuple[int, int, int]], conten
         assert any(covered) or not (content and chosen)
 
 
+def test_large_files_are_looked_up_a_few_times(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalogindex, "BATCH_BYTES", 10_000)
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many((f"{i:04}", bytes(2000)) for i in range(2000))
+    asked = list[int]()
+    with winkfs.open(store.put_container(tmp_path / "c")) as there:
+        some = there.some  # type: ignore[attr-defined]
+        monkeypatch.setattr(there, "some", lambda names: asked.append(len(names)) or some(names))
+        assert sum(map(len, there.get_many(sorted(there.names())))) == 4_000_000
+    assert sum(asked) < 4 * 2000
+
+
 def test_a_flipped_byte_of_a_content_is_no_wrong_answer(store: ObjectStore, tmp_path: Path) -> None:
     plain(tmp_path / "c")
     url = store.put_container(tmp_path / "c")

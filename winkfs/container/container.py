@@ -261,12 +261,10 @@ class Container(Handle, Writer):
         """
         most = FAR_ROWS if self.store.kv.storage.far else 0
         for batch in self.bulkget.batches(names, most):
-            while batch:
-                found, missing = self.some(batch)
+            for found, missing in self.portions(batch):
                 yield from found
                 if missing is not None:
                     raise _missing(missing)
-                batch = batch[len(found) :]
 
     @reads
     def extents(self, name: Name) -> Sequence[Extent]:

@@ -278,6 +278,17 @@ class Handle:
             self.settled()
             return self.bulkget.get(names, self.short_to(b"").read)
 
+    def portions(self, names: list[Name]) -> Iterator[tuple[list[bytes], str | None]]:
+        """Yield what `some` returns until all files were read, or one is missing."""
+        at, count = 0, len(names)
+        while at < len(names):
+            found, missing = self.some(names[at : at + count])
+            yield found, missing
+            if missing is not None:
+                return
+            at += len(found)
+            count = 2 * len(found)  # fewer than were asked for: each call looks all of them up
+
     # --- other processes ---
 
     def after_fork(self) -> None:

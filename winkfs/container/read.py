@@ -362,9 +362,11 @@ class BulkGet:
 
     @staticmethod
     def batches(names: Iterable[Name], most: int = 0) -> Iterator[list[Name]]:
-        """Split names into lists of at most BATCH_ROWS, or growing ones of up to `most`, for which
-        fewer requests are waited for."""
+        """Split names into lists of at most BATCH_ROWS, or of up to `most`, for which fewer
+        requests are waited for: growing ones where the caller may still make the names."""
         source, count = iter(names), BATCH_ROWS
+        if isinstance(names, Sequence):
+            count = max(count, most)
         while batch := list(islice(source, count)):
             yield batch
             count = max(min(2 * count, most), BATCH_ROWS)

@@ -379,7 +379,7 @@ class DatasetReading(Reader):
             if missing is not None:
                 raise NoSuchFile("no such file in the data set", to_str(missing))
             small = far and sum(map(len, found)) <= SMALL_BYTES
-            count = min(2 * count, FAR_ROWS) if small else BATCH_ROWS
+            count = min(4 * count, FAR_ROWS) if small else BATCH_ROWS
 
     def _get(self, names: list[bytes]) -> tuple[list[bytes], bytes | None]:
         """Return the contents up to the first missing name, and that name."""
@@ -637,11 +637,7 @@ class DatasetReading(Reader):
 
 def _some(container: Container, names: list[Name]) -> list[bytes]:
     """Return the contents of files up to the first missing one."""
-    found, missing = container.some(names)
-    while missing is None and len(found) < len(names):
-        more, missing = container.some(names[len(found) :])
-        found += more
-    return found
+    return [content for found, _ in container.portions(names) for content in found]
 
 
 def _at_once(calls: Sequence[Callable[[], T]]) -> Iterable[T]:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterable, Iterator, ValuesView
 from typing import Any, Final, Protocol
 
+from winkformats.disk.schemes import is_far
 from winkfs.errors import NoSuchFile
 from winkfs.names import Name
 
 FIRST_FILES: Final = 1024  # that are read together at first; then twice as many each time
 AT_ONCE_FILES: Final = 16 << 10  # that are read together, at most
 AT_ONCE_BYTES: Final = 8 << 20  # of their contents, unless one file has more
+FAR_BYTES: Final = 32 << 20  # the same of a store that is far, where each read waits for a request
 
 
 class Bulk(Protocol):
     """A store that reads many files at once."""
+
+    @property
+    def base(self) -> str: ...
 
     def get_many(self, names: Iterable[Name]) -> Iterator[bytes]: ...
 
@@ -27,14 +32,15 @@ def contents(store: Bulk) -> Iterator[tuple[str, bytes]]:
     is left out.
 
     raises  CorruptError
-    memory  AT_ONCE_BYTES of contents, or the largest file
+    memory  AT_ONCE_BYTES of contents, FAR_BYTES of a store that is far, or the largest file
     """
     names: list[str] = []
-    room, most = AT_ONCE_BYTES, min(FIRST_FILES, AT_ONCE_FILES)
+    size_at_once = FAR_BYTES if is_far(store.base) else AT_ONCE_BYTES
+    room, most = size_at_once, min(FIRST_FILES, AT_ONCE_FILES)
     for name, size in store.sizes():
         if names and (size > room or len(names) == most):
             yield from _read(store, names)
-            names, room, most = [], AT_ONCE_BYTES, min(2 * most, AT_ONCE_FILES)
+            names, room, most = [], size_at_once, min(2 * most, AT_ONCE_FILES)
         names.append(name)
         room -= size
     yield from _read(store, names)
