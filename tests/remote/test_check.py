@@ -265,15 +265,34 @@ def test_ctrl_c_leaves_nothing(store: ObjectStore, at: int) -> None:
     assert [*store.objects] == []
 
 
-def test_a_failing_request_is_no_verdict(store: ObjectStore) -> None:
+@pytest.mark.parametrize("part, problem", [
+    ("/large", "put in parts: HTTP 503"),
+    ("/raced/", "put if absent at once: only 0 of 50 objects had a winner: check it again"),
+])  # fmt: skip
+def test_a_failing_request_is_no_verdict(store: ObjectStore, part: str, problem: str) -> None:
     checked(store)
 
     def fail(key: str) -> None:
-        if key.endswith("/large"):
-            raise Refusal("HTTP 503, 10 times in 60 s", key)
+        if part in key:
+            raise Refusal("HTTP 503", key)
 
     store.failing = fail
-    assert checked(store).problems == ["put in parts: HTTP 503, 10 times in 60 s"]
+    found = checked(store)
+    assert found.problems == [problem] and not found.passed
+    assert proven(store.transport, "set")
+
+
+def test_a_store_that_is_gone_ends_the_check(store: ObjectStore, run: Run) -> None:
+    checked(store)
+
+    def fail(key: str) -> None:
+        if len(store.requests) > 800:
+            raise Refusal("connection refused", key)
+
+    store.failing = fail
+    line = one_line(run("remote", "check", f"{store.url}/set"))
+    assert line.endswith("/plain: connection refused\n")
+    store.failing = lambda key: None
     assert proven(store.transport, "set")
 
 

@@ -205,13 +205,14 @@ class Checker:
         yield self._try("listing in order", False, self.ordered)
 
     def _try(self, name: str, needed: bool, step: Callable[[], str]) -> Finding:
-        """Run a step, which returns how a condition was not kept. What is no answer about it, as
-        a missing bucket or permission, is raised."""
+        """Run a step, which returns how a condition was not kept. Raises OSError if the store is
+        not there: no bucket, no permission, no answer to a plain put."""
         try:
             return Finding(name, needed, step(), True)
         except (PermissionError, FileNotFoundError):
             raise
         except OSError as error:
+            self._put("plain", b"1")
             return Finding(name, needed, error.strerror or str(error), False)
 
     # --- requests ---
@@ -310,6 +311,8 @@ class Checker:
             start.abort()
         if several := sum(len(winners) > 1 for winners in won):
             return f"{several} of {RACES} objects had several winners"
+        if (decided := sum(map(len, won))) < RACES // 2:
+            raise Refusal(f"only {decided} of {RACES} objects had a winner: check it again")
         kept = self._at_once(lambda number: self._get(f"raced/{number}"), RACES)
         lost = [data for data, mine, winners in zip(kept, bodies, won, strict=True)
                 if winners and data not in [mine[winner] for winner in winners]]  # fmt: skip
