@@ -43,7 +43,8 @@ NEEDED = {  # what a block has -> what winkfs needs for it
     "winkfs.polars": "polars", "winkfs.query(": "duckdb", "winkfs.fs(": "fsspec",
     "fsspec.ratarmount": "ratarmountcore", 'compress="zstd"': "zstandard",
 }  # fmt: skip
-SOME_SPARK = ("README.md", "docs/ledgerq.md", "docs/stores.md")  # of these, what has "spark" in it
+# of these, what has "spark" in it
+SOME_SPARK = ("README.md", "docs/ledgerq.md", "docs/remote.md", "docs/stores.md")
 RUN = {"sh", "python", "sql"}
 NOT_RUN = {  # (page, language) -> why
     ("README.md", ""): "a drawing",
@@ -54,6 +55,7 @@ NOT_RUN = {  # (page, language) -> why
 }
 FOLDERS = ("/usr/share/doc", "/srv/crawl", "/srv/www")  # the reader's, here a small one
 FAR = ("s3://bucket/corpus", "https://example.org/corpus")  # here on a web server
+FAR_SETS = {"s3://bucket/set": "far-set", "s3://bucket/new": "far-new"}  # here folders
 LEFT_OUT = {  # lines of shell -> why
     "make demo": "tests/cli/test_demo.py, tests/spark/test_crawl_queue.py",
     "make test": "this",
@@ -114,8 +116,8 @@ def here(block: str) -> str:
         block = block.replace(folder, "doc-source")
     for url in FAR:
         block = block.replace(url, f"{os.environ.get('WINKFS_TEST_FAR', url)}/corpus")
-    for theirs, ours in (("file:///mnt/corpus", f"file://{Path.cwd()}/mounted"), ("/data/", ""),
-                         ("/backup/", "backups/")):  # fmt: skip
+    mounted = "file:///mnt/corpus", f"file://{Path.cwd()}/mounted"
+    for theirs, ours in (*FAR_SETS.items(), mounted, ("/data/", ""), ("/backup/", "backups/")):
         block = block.replace(theirs, ours)
     return block
 

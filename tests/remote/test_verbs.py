@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,38 +45,94 @@ NO = {
     "compact": (["URL"], ONLY),
     "repair": (["URL", "--apply"], ONLY),
     "rollback": (["URL"], ONLY),
-    "dataset": (["create", "URL2"], "winkfs remote check"),
     "store": (["create", "URL2", "--kind", "log"], ONLY),
     "queue": (["create", "URL2"], ONLY),
     "ring": (["create", "URL2"], ONLY),
-    "pipeline": (["stats", "URL"], "paths of a file system"),
 }
+SET = """\
+dataset create SET
+dataset add SET c
+ls SET d/000*
+put SET new file
+cat SET new
+rm SET d/0001
+mv SET d/0002 moved
+columns SET add a=int64
+stat SET moved
+info SET
+verify SET
+dataset history SET
+dataset compact SET --all
+dataset rebalance SET --shards 2
+dataset vacuum SET --older-than 0
+dataset repair SET --apply
+pack folder SET --shards 2 --update
+unpack SET out
+query SET "select count(*) from files"
+pull SET pulled
+push pulled SET
+backup SET copy
+"""  # of data sets, in this order
 ELSEWHERE = {"mount": "test_far_mount",
     "cache": "test_far_cache", "remote": "test_check", "umount": "a directory", "mounts": "nothing",
-             "completion": "nothing"}  # fmt: skip
+             "completion": "nothing", "pipeline": "test_spark_urls"}  # fmt: skip
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def store() -> Iterator[ObjectStore]:
+    with ObjectStore() as made:
+        yield made
+
+
+@pytest.fixture
+def url(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     with winkfs.create("c") as c:
         c.put_many((f"d/{i:04}", b"%d" % i) for i in range(300))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").write_bytes(b"x")
     (tmp_path / "file").write_bytes(b"x")
-    with ObjectStore() as store:
-        yield store.put_container(tmp_path / "c")
+    return store.put_container(tmp_path / "c")
 
 
 def test_the_list_has_all_commands() -> None:
-    assert YES.keys() | NO.keys() | ELSEWHERE.keys() == COMMANDS.keys()
+    assert {*YES, *NO, *ELSEWHERE, *of_data_sets()} == COMMANDS.keys()
+
+
+def of_data_sets() -> set[str]:
+    return {line.split()[0] for line in SET.splitlines()}
 
 
 def test_the_page_has_the_list() -> None:
     page = (ROOT / "docs/remote.md").read_text()
     shown = re.findall(r"^\| `([a-z`, ]+)` \| (yes|no)", page, re.MULTILINE)
     found = {name: answer for names, answer in shown for name in names.split("`, `")}
-    assert found == dict.fromkeys([*YES, "mount"], "yes") | dict.fromkeys(NO, "no")
+    yes = {*YES, *of_data_sets(), "mount", "pipeline"}
+    assert found == dict.fromkeys(NO, "no") | dict.fromkeys(yes, "yes")
+
+
+def test_data_sets_are_written(url: str, store: ObjectStore) -> None:
+    root = store.trusted("set")
+    for line in SET.splitlines():
+        if line.startswith("query") and find_spec("duckdb") is None:
+            continue
+        done = invoke(*shlex.split(line.replace("SET", root)))
+        assert done.exit_code == 0, (line, done.stderr)
+    with winkfs.open(root) as there, winkfs.open("pulled") as pulled:
+        assert len(there) == 301 and sorted(there) == sorted(pulled)
+        assert there.read("new") == there.read("file") == b"x" and "d/0001" not in there
+
+
+def test_a_data_set_needs_a_store_that_was_checked(
+    url: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for line in ("dataset create URL2", "pack folder URL2 --shards 2", "push copy URL2"):
+        if line.startswith("push"):
+            invoke("dataset", "create", "copy")
+        done = invoke(*shlex.split(line.replace("URL", url)))
+        assert done.exit_code == 1 and "winkfs remote check" in done.stderr
+    monkeypatch.setenv("WINKFS_SINGLE_WRITER", "1")
+    assert invoke("dataset", "create", f"{store.url}/alone").exit_code == 0
 
 
 @pytest.mark.parametrize("verb", YES)

@@ -12,9 +12,8 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from winkformats.disk.objects import ObjectDirectory
 from winkformats.errors import CorruptError, FormatError
@@ -25,8 +24,39 @@ from winkfs.dataset.transaction import JOB_MARK
 from winkfs.errors import StalePlan
 from winkfs.names import DATA
 
-if TYPE_CHECKING:
-    from winkfs.dataset.maintain import Repaired, Vacuumed
+
+@dataclass(slots=True)
+class Vacuumed:
+    """Result of a vacuum, or of its dry run.
+
+    oldest      the oldest generation that can be read afterwards
+    shards      removed shards that only older generations have, paths below the data set
+    leftovers   removed shards and jobs that no generation has, paths below the data set
+    manifests   numbers of the removed manifests
+    bytes       size on disk of all removed files
+    notes       a line for each thing that was kept although unused, with the reason
+    """
+
+    oldest: int
+    shards: list[str] = field(default_factory=list)
+    leftovers: list[str] = field(default_factory=list)
+    manifests: list[int] = field(default_factory=list)
+    bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Repaired:
+    """Result of a repair, or of its dry run.
+
+    mended  a line for each damaged or lost manifest that is repaired
+    copies  number of copies made, for manifests whose copy was missing or damaged
+    left    a line for each generation that cannot be repaired
+    """
+
+    mended: list[str] = field(default_factory=list)
+    copies: int = 0
+    left: list[str] = field(default_factory=list)
 
 
 def vacuum(log: Log, done: Vacuumed, keep: int, older_than: float, *, dry_run: bool) -> None:

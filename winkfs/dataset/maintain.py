@@ -24,7 +24,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
@@ -35,6 +35,9 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container
 from winkfs.container.ondisk.lock import WriterLock
+from winkfs.dataset.farmaintain import Repaired, Vacuumed
+from winkfs.dataset.farmaintain import repair as repair_far
+from winkfs.dataset.farmaintain import vacuum as vacuum_far
 from winkfs.dataset.folder import COPY, MANIFEST, Folder
 from winkfs.dataset.hidden import HIDDEN
 from winkfs.dataset.manifest import (
@@ -146,26 +149,6 @@ def _alone(base: str) -> Iterator[None]:
         yield
 
 
-@dataclass(slots=True)
-class Vacuumed:
-    """Result of a vacuum, or of its dry run.
-
-    oldest      the oldest generation that can be read afterwards
-    shards      removed shards that only older generations have, paths below the data set
-    leftovers   removed shards and jobs that no generation has, paths below the data set
-    manifests   numbers of the removed manifests
-    bytes       size on disk of all removed files
-    notes       a line for each thing that was kept although unused, with the reason
-    """
-
-    oldest: int
-    shards: list[str] = field(default_factory=list)
-    leftovers: list[str] = field(default_factory=list)
-    manifests: list[int] = field(default_factory=list)
-    bytes: int = 0
-    notes: list[str] = field(default_factory=list)
-
-
 def vacuum(
     path: str | os.PathLike[str],
     *,
@@ -186,8 +169,6 @@ def vacuum(
         raise ValueError(f"keep is at least 1 and older_than at least 0: {keep}, {older_than}")
     log = Log(root_of(path))
     if is_far(log.root):
-        from winkfs.dataset.farmaintain import vacuum as vacuum_far
-
         there = Vacuumed(0)
         vacuum_far(log, there, keep, older_than, dry_run=dry_run)
         return there
@@ -410,20 +391,6 @@ def _remove_files(root: Directory, job: str, files: list[str]) -> None:
         root.rmdir(job)
 
 
-@dataclass(slots=True)
-class Repaired:
-    """Result of a repair, or of its dry run.
-
-    mended  a line for each damaged or lost manifest that is repaired
-    copies  number of copies made, for manifests whose copy was missing or damaged
-    left    a line for each generation that cannot be repaired
-    """
-
-    mended: list[str] = field(default_factory=list)
-    copies: int = 0
-    left: list[str] = field(default_factory=list)
-
-
 def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
     """Restore manifests from their copies, and make the newest generation readable.
 
@@ -432,8 +399,6 @@ def repair(path: str | os.PathLike[str], *, apply: bool = False) -> Repaired:
     """
     log, done = Log(root_of(path)), Repaired()
     if is_far(log.root):
-        from winkfs.dataset.farmaintain import repair as repair_far
-
         repair_far(log, done, apply=apply)
         return done
     folder, numbers = log.store, log.store.numbers()

@@ -152,7 +152,7 @@ class Transaction:
 
     @property
     def far(self) -> bool:
-        """Whether the data set is on object storage."""
+        """Return whether the data set is on object storage."""
         return is_far(self.root)
 
     @property

@@ -26,6 +26,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from winkformats.disk.parts import part_bytes
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed, Refusal, StalePlan
+from winkfs.names import MANIFESTS
 
 SECONDS: Final = 60
 NO_KEYS: Final = (
@@ -184,8 +185,10 @@ def put(root: str, key: str, data: str, absent: bool, etag: str) -> list[Any]:
 
     mode: Any = "create" if absent else {"e_tag": etag} if etag else "overwrite"
     store = store_of(root, once=mode != "overwrite")
-    given = base64.b64decode(data)
-    made = obstore.put(store, key, given, mode=mode, use_multipart=False)
+    given, kept = base64.b64decode(data), dict[str, str]()
+    if f"/{MANIFESTS}/" in f"/{key}":  # `latest` is replaced, and vacuum empties the others
+        kept = {"Cache-Control": "no-store"}
+    made = obstore.put(store, key, given, mode=mode, use_multipart=False, attributes=kept)
     return [len(given), made["e_tag"] or ""]
 
 

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+from collections.abc import Iterable
 from functools import cache
+from typing import Final
 
 from winkformats.disk.objects import ObjectDirectory, Transport
+from winkformats.disk.schemes import is_far
 from winkfs.errors import Refusal, need
+from winkfs.names import DATA
 from winkfs.remote.cache import DiskCache
+from winkfs.remote.links import Links
 from winkfs.remote.schemes import NO_PASSWORD, OURS, SCHEMES
+
+LINKED: Final = 12 * 3600  # seconds for which a link of a plan is signed, or as long as keys live
 
 
 def directory_at(path: str) -> ObjectDirectory:
@@ -58,3 +66,28 @@ def transport_of(root: str, process: int) -> Transport:
         made = SignedTransport(root)
     made.cache = DiskCache.of_user()
     return made
+
+
+def links_to(bases: Iterable[str]) -> dict[str, Links]:
+    """Return links to what is read of containers and shards, by their paths; none if they cannot be
+    signed."""
+    chosen = list(dict.fromkeys(filter(is_far, bases)))
+    if not chosen:
+        return {}
+    from winkfs.remote import control
+    from winkfs.remote.ranges import SignedTransport
+
+    found: dict[str, Links] = {}
+    for base in chosen:
+        root, key = divided(base)
+        transport = transport_of(root, os.getpid())
+        if not isinstance(transport, SignedTransport):
+            continue
+        keys = {key + DATA, f"{key}.cat", *(k for k in transport.asked if k.startswith(f"{key}."))}
+        until = time.time() + LINKED
+        try:
+            signed = {k: control.call("sign", root, k, LINKED) for k in sorted(keys)}
+        except Refusal:
+            return {}
+        found[base] = {f"{root}/{k}": (until, link) for k, link in signed.items()}
+    return found

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql.datasource import InputPartition
 
 from winkfs.arrow.pieces import Piece, PlannedPiece, divide
-from winkfs.remote.links import Links, links_to
+from winkfs.remote.find import links_to
+from winkfs.remote.links import Links
 
 if TYPE_CHECKING:
     from winkfs.spark.reading.options import Options
