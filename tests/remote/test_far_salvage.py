@@ -12,6 +12,7 @@ from commands import invoke, on_a_terminal
 from simulated.objectstore import ObjectStore, web_server
 
 import winkfs
+import winkfs.dataset
 from winkfs.container.salvage import salvage
 
 pytestmark = pytest.mark.in_memory
@@ -114,6 +115,14 @@ def test_progress_on_a_terminal(store: ObjectStore, tmp_path: Path, words: list[
     with web_server(store) as url:
         words = [word.replace("URL", f"{url}/c") for word in words]
         shown = on_a_terminal("stderr", sys.executable, "-c", CODE, *words, cwd=tmp_path).decode()
+    assert re.search(r"[\d.]+/[\d.]+ (kB|bytes|MB)", shown), shown
+
+
+def test_the_progress_of_a_data_set_has_its_bytes(tmp_path: Path) -> None:
+    with winkfs.dataset.create(tmp_path / "set") as made:
+        made.put_many(FILES.items())
+    command = [sys.executable, "-c", CODE, "verify", "set"]
+    shown = on_a_terminal("stderr", *command, cwd=tmp_path).decode()
     assert re.search(r"[\d.]+/[\d.]+ (kB|bytes|MB)", shown), shown
 
 

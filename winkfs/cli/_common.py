@@ -287,11 +287,18 @@ def _warn_of_problems(container: winkfs.Reader, reported: list[str]) -> None:
 
 
 def bytes_to_read(base: str) -> int | None:
-    """Return the approximate bytes that a pass over a container reads; None for a folder."""
+    """Return the approximate bytes that a pass over a container or a data set reads; None: not
+    known, or no terminal shows it."""
     from winkformats.disk.paths import locate
     from winkfs.registry import kind_of
 
+    if not sys.stderr.isatty():
+        return None
     kind, path = kind_of(base)
+    if kind.has("shards") and kind.folder:
+        with contextlib.suppress(OSError, ValueError, winkfs.FormatError):
+            sizes: list[int] = [s.record.size for s in kind.function("shards", path)(path).shards]
+            return sum(sizes)
     if kind.folder:
         return None
     directory, name = locate(path)
