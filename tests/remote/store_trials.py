@@ -276,3 +276,23 @@ def test_a_check_that_is_stopped_leaves_nothing(box: Any, seconds: float, number
     check.send_signal(number)
     assert check.wait(15) in (0, 128 + number)
     assert {key for key, _ in box.list("stopped/")} <= {"stopped/_winkfs/"}
+
+
+def test_programs_commit_to_azurite_at_the_same_time(box: Any, run: Run, tmp_path: Path) -> None:
+    assert "remote check" in one_line(run("dataset", "create", "az://box/written"))
+    assert run("remote", "check", "az://box/written").status == 0
+    assert run("dataset", "create", "az://box/written").status == 0
+    (tmp_path / "file").write_bytes(b"content")
+    names = [f"{i}" for i in range(12)]
+    for part in (names[:6], names[6:]):
+        writers = [
+            subprocess.Popen(
+                [*PROGRAM, "put", "az://box/written", name, tmp_path / "file"], cwd=ROOT
+            )
+            for name in part
+        ]
+        assert [writer.wait(60) for writer in writers] == [0] * 6
+    with winkfs.open("az://box/written") as there:
+        assert dict(there.items()) == dict.fromkeys(names, b"content")
+    assert run("verify", "az://box/written").status == 0
+    assert len(run("dataset", "history", "az://box/written").out.splitlines()) >= 13
