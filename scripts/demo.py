@@ -83,7 +83,8 @@ def run(
         raise Failed(f"{shlex.join(words)}: {reason}")
     speed = f"{f'{files / seconds:,.0f}' if files else '':>9}"
     speed += f"{f'{size / seconds / 1e6:,.0f}' if size else '':>8}"
-    print(f"{seconds:>8.2f}{speed}  {shlex.join(words)}{note}", flush=True)
+    line = shlex.join("..." if "\n" in word else word for word in words)
+    print(f"{seconds:>8.2f}{speed}  {line}{note}", flush=True)
     return done.stdout.decode(errors="surrogateescape")
 
 
