@@ -27,8 +27,7 @@ from winkformats.disk.schemes import is_far
 from winkformats.errors import DerivedDamage, FormatError
 from winkformats.kv.superblock import WRITER, Superblock, read_superblock
 from winkfs.archive.copying import COMPARED, Copying, Progress, is_same, published
-from winkfs.container.catalog import build, merge, open_catalog
-from winkfs.container.catalogindex import CatalogIndex
+from winkfs.container.catalog import believed, build, merge, open_catalog
 from winkfs.container.ondisk.catalog import Catalog
 from winkfs.container.ondisk.data import CUTID, PUSHED, UNNAMED, USUAL, catalog_names, set_pushed
 from winkfs.container.ondisk.lock import WriterLock
@@ -317,15 +316,12 @@ class _Push(Copying):
         """Open what is there now, as a reader does, and compare it at its ends."""
         self._transport.recent.clear()
         try:
-            with Store(self.done.url, writable=False) as far:
-                kv, index = far.kv, far.index
-                start = end - SUM_BYTES
+            with Store(self.done.url, writable=False, load=False) as far, believed(far) as catalog:
+                kv, start = far.kv, end - SUM_BYTES
                 sound = kv.end == end and dict(kv.superblock) == dict(new)
-                sound = sound and kv.storage.read(start, end - start) == read(start, end - start)
-                if isinstance(index, CatalogIndex):
-                    sound = sound and index.base_count == store.index.count
-                else:
-                    sound = sound and store.settings.classic
+                sound = sound and kv.storage.read(start, SUM_BYTES) == read(start, SUM_BYTES)
+                found = (catalog.covered, catalog.count) if catalog is not None else None
+                sound = sound and (store.settings.classic or found == (end, store.index.count))
         except NotAllowed as error:
             self.done.notes.append(f"{self.done.url}: not read back: {error.strerror}")
             return
@@ -333,24 +329,20 @@ class _Push(Copying):
             raise Refusal("what was read back is not what was sent: push it again", self.done.url)
 
     def _clean(self, mine: str, old: Superblock | None) -> None:
-        """Remove the catalog of the state that was replaced, and those that killed pushes left."""
-        names = set() if old is None or self.done.same else {*catalog_names(self._name, old)}
+        """Remove the catalog of the state that was replaced, and those that killed pushes left, by
+        the clock of the store."""
+        gone = set() if old is None or self.done.same else {*catalog_names(self._name, old)}
+        gone = {self._directory.key(name) for name in gone}
         try:
-            names |= set(self._left())
-            if names := names - {mine}:
-                self._transport.delete([self._directory.key(name) for name in sorted(names)])
+            listed = self._transport.list(self._directory.key(""))  # they list whole folders
+            found = {key: info.mtime for key, info in listed if info is not None}
+            late = max(found.values(), default=0.0) - LEFT
+            own = (key for key in found if _OWN.fullmatch(key.removeprefix(self._key)))
+            gone = (gone & found.keys()) | {key for key in own if found[key] < late}
+            if gone := gone - {self._directory.key(mine)}:
+                self._transport.delete(sorted(gone))
         except OSError as error:
             self.done.notes.append(f"{self.done.url}: older catalogs stay: {error.strerror}")
-
-    def _left(self) -> Iterator[str]:
-        """Yield names of catalogs that no data file names, by the clock of the store."""
-        folder = self._directory.key("")  # stores are asked for whole parts of a key
-        found = list(self._transport.list(folder))
-        now = max((info.mtime for _, info in found if info is not None), default=0.0)
-        for key, info in found:
-            own = _OWN.fullmatch(key.removeprefix(self._key)) if info is not None else None
-            if own and info is not None and info.mtime < now - LEFT:
-                yield self._name + own[0]
 
 
 def is_equal(there: ObjectInfo | None, size: int, read: Read) -> bool:
