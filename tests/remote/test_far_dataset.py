@@ -16,11 +16,11 @@ from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 from simulated.objectstore import ObjectStore
 
 import winkfs
-from winkfs.dataset import checkpoint, dataset
+from winkfs.dataset import checkpoint, dataset, folder
 from winkfs.dataset.maintain import repair, vacuum
 from winkfs.dataset.manifest import Log, create
 from winkfs.dataset.transaction import begin
-from winkfs.errors import DatasetConflict
+from winkfs.errors import DatasetConflict, Refusal
 
 
 def passes(key: str) -> None:
@@ -189,6 +189,29 @@ def test_vacuum_keeps_what_jobs_may_commit(root: str, store: ObjectStore) -> Non
     assert stored.files(root) == {"a": b"2", "late": b"1"}
     assert not any(running.job in key for key in store.objects)
     assert winkfs.verify(root).problems == []
+
+
+def test_vacuum_that_was_faster_than_an_answer(
+    root: str, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit was made, and replaced, and its manifest is gone: nothing shows that it was."""
+    monkeypatch.setattr(folder, "TRIES", 1)
+    job, record = data_sets.begun(root, {"a": b"1"})
+
+    def deaf(key: str) -> None:
+        if key.endswith(f"{1:020}.json") and key in store.objects:
+            raise Refusal("reset")
+
+    store.failing = store.lost = deaf
+    with pytest.raises(Refusal, match="is not known"):
+        job.commit([record])
+    store.failing = store.lost = passes
+    for n in range(2):
+        data_sets.add(root, {"a": b"%d" % n}, operation="overwrite")
+        vacuum(root, older_than=0)
+    with pytest.raises(Refusal, match="vacuum was faster"):
+        job.commit([record])
+    assert stored.files(root) == {"a": b"1"}
 
 
 def test_old_files_stay_as_long_as_the_clock_of_the_store_wants(

@@ -193,7 +193,7 @@ def play(seed: int) -> History:
         store.rate = chance.choice([0.0, 0.03, 0.1, 0.3])
         writers = [lambda: _write(root, store, story, numbers)] * chance.randint(2, 8)
         others = [lambda: _read(root, story)]
-        if chance.random() < 0.3:
+        if chance.random() < 0.5:
             others.append(lambda: _vacuum(root))
         turns.run(writers + others)
         store.rate = 0.0
@@ -254,9 +254,9 @@ def _read(root: str, story: History) -> None:
 
 
 def _vacuum(root: str) -> None:
-    for _ in range(2):
+    for _ in range(4):
         with contextlib.suppress(OSError):
-            vacuum(root, keep=2, older_than=0)
+            vacuum(root, keep=1, older_than=0)
 
 
 def _check(root: str, store: Unreliable, story: History) -> None:

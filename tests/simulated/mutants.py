@@ -57,6 +57,8 @@ RINGIMAGES = f"{RINGCUTS}::test_every_image_has_what_was_synced"
 QUEUE, QUEUE_CUTS = "winkfs/stores/ledgerq", "tests/stores/test_ledgerq_cuts.py"
 QUEUE_IMAGES = f"{QUEUE_CUTS}::test_every_image_has_what_was_acknowledged"
 QUEUE_TESTS = "tests/stores/test_ledgerq_queue.py"
+FOLDER, TRANSACTION = "winkfs/dataset/folder.py", "winkfs/dataset/transaction.py"
+HISTORIES = "tests/remote/test_histories.py"
 REPLACE, CHANGES = "formats/winkformats/disk/storage.py", "winkfs/container/write.py"
 
 
@@ -576,6 +578,48 @@ MUTANTS = (
         "                and checksum(data[at:stop]) == RESIDUE\n",
         "",
         "tests/formats/test_ledgerq.py::test_every_flipped_bit_of_an_entry_costs_that_entry_alone",
+    ),
+    Mutant(
+        "an answer that is lost counts as another's commit", FOLDER,
+        "                if job_of(found) != job:\n",
+        "                if found is not data:\n",
+        HISTORIES,
+    ),
+    Mutant(
+        "a manifest is put without a condition", FOLDER,
+        "self.files.put(name, data, absent=SINGLE_WRITER not in os.environ)",
+        "self.files.put(name, data)",
+        HISTORIES,
+    ),
+    Mutant(
+        "a later manifest is not looked at", FOLDER,
+        "            if self.stored(number) is not None:\n                return False\n",
+        "",
+        HISTORIES,
+    ),
+    Mutant(
+        "vacuum takes jobs that can be committed", "winkfs/dataset/farmaintain.py",
+        "        if base >= oldest:\n",
+        "        if base > 1 << 60:\n",
+        HISTORIES,
+    ),
+    Mutant(
+        "a job that vacuum may take is committed", TRANSACTION,
+        "            if self.far and before.oldest > self.base_generation:",
+        "            if False:",
+        HISTORIES,
+    ),
+    Mutant(
+        "a commit that landed late is not looked for", TRANSACTION,
+        "                if settled is not None:\n",
+        "                if False:\n",
+        HISTORIES,
+    ),
+    Mutant(
+        "what vacuum has emptied counts as not committed", FOLDER,
+        '            if data == b"":\n',
+        "            if False:\n",
+        "tests/remote/test_far_dataset.py::test_vacuum_that_was_faster_than_an_answer",
     ),
 )  # fmt: skip
 
