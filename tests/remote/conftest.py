@@ -22,4 +22,6 @@ def no_proxy() -> Iterator[None]:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of the cache."""
     monkeypatch.setenv("WINKFS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("WINKFS_SINGLE_WRITER", "")  # what a command sets is undone after the test
+    monkeypatch.delenv("WINKFS_SINGLE_WRITER")
     return tmp_path / "cache"
