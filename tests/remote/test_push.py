@@ -500,6 +500,20 @@ def test_a_link_has_the_ranges_of_a_file(
         winkfs.sign(f"{store.url}/c", "large", seconds=604_801)
 
 
+def test_a_link_for_a_browser_is_to_a_copy(store: ObjectStore, base: Path) -> None:
+    url = f"{store.url}/c"
+    winkfs.push(base, url)
+    link = winkfs.sign(url, "d/03", seconds=60, copy=True)
+    (key,) = [key for key in store.objects if key.startswith("c.files/")]
+    assert link.url == f"{store.url}/{key}?seconds=60" and key.endswith("/03") and link.copied
+    assert store.objects[key][0] == OLD["d/03"] and link.etag == store.objects[key][1].etag
+    with store.counted() as asked:
+        assert winkfs.sign(url, "d/03", seconds=60, copy=True) == link
+    assert not _writes(asked)
+    winkfs.push(base, url, force=True)
+    assert key in store.objects
+
+
 def test_a_reader_of_no_state_reads_no_other(store: ObjectStore, base: Path) -> None:
     """A copy by hand of the data file alone finds the catalog of its own name."""
     url = f"{store.url}/c"

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,10 @@ def test_a_link_is_fetched_with_curl(s3: str, run: Run, tmp_path: Path) -> None:
         assert done.stdout.decode() == f"{out}: OK\n"
         assert (tmp_path / out).read_bytes() == run("cat", "s3://bucket/signed", name).out
     assert "no such file" in one_line(run("sign", "s3://bucket/signed", "none"))
+    url = run("sign", "--copy", "s3://bucket/signed", "plain $(x).txt").out.decode().strip()
+    answer = urllib.request.urlopen(url)
+    assert answer.headers["Content-Type"] == "text/plain"
+    assert answer.read() == run("cat", "s3://bucket/signed", "plain $(x).txt").out
 
 
 def test_a_forked_child_pushes(s3: str, large: Path) -> None:

@@ -110,21 +110,26 @@ def _continued() -> Iterator[None]:
 @click.argument("name")
 @click.option("--expires", type=DURATION, default="1h", show_default=True, metavar="TIME",
               help="How long the link is valid: at most 7d.")  # fmt: skip
+@click.option("--copy", is_flag=True,
+              help="Put the file beside the container, and print a link to it alone.")  # fmt: skip
 @JSON
-def sign(url: str, name: str, expires: int, as_json: bool) -> int:
+def sign(url: str, name: str, expires: int, copy: bool, as_json: bool) -> int:
     """Print lines for a shell that fetch the file NAME with curl, without credentials.
 
-    No store signs a part of an object: whoever has the link can read the whole container. The lines
-    ask for the range of the file, and compare its SHA-256. With --json: URL, ranges, ETag.
+    No store signs a part of an object: with the link the whole container can be read. The lines ask
+    for the range of the file, and compare its SHA-256. With --json: URL, ranges, ETag.
+
+    With --copy it prints a link that a browser opens, and that gives away this file alone. The copy
+    is in URL.files, and stays there.
     """
     from winkfs.remote.signed import sign as run
 
-    link = run(url, name_bytes(name), seconds=expires)
+    link = run(url, name_bytes(name), seconds=expires, copy=copy)
     out = re.sub(r"[^\w.+-]|^-", "_", link.name.rstrip("/").rpartition("/")[2]) or "file"
     if as_json:
         emit(asdict(link) | {"command": link.command(out)})
     else:
-        click.echo(link.command(out))
+        click.echo(link.url if copy else link.command(out))
     return 0
 
 

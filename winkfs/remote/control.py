@@ -14,6 +14,7 @@ import errno
 import hashlib
 import hmac
 import json
+import mimetypes
 import os
 import re
 import subprocess
@@ -29,6 +30,7 @@ from winkfs.errors import FileExists, NoSuchFile, NotAllowed, Refusal, StalePlan
 from winkfs.names import MANIFESTS
 
 SECONDS: Final = 60
+COPIES: Final = ".files/"  # after the name of a container: single files of it, for browsers
 NO_KEYS: Final = (
     "no credentials were found: neither in the environment, nor in a profile, nor from an instance "
     "(see docs/remote.md)"
@@ -188,6 +190,8 @@ def put(root: str, key: str, data: str, absent: bool, etag: str) -> list[Any]:
     given, kept = base64.b64decode(data), dict[str, str]()
     if f"/{MANIFESTS}/" in f"/{key}":  # `latest` is replaced, and vacuum empties the others
         kept = {"Cache-Control": "no-store"}
+    elif COPIES in key and (kind := mimetypes.guess_type(key)[0]):
+        kept = {"Content-Type": kind}
     made = obstore.put(store, key, given, mode=mode, use_multipart=False, attributes=kept)
     return [len(given), made["e_tag"] or ""]
 

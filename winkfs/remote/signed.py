@@ -1,7 +1,8 @@
 """Links to single files of containers on object storage.
 
 A store signs links to whole objects, and none has the range of a file in it. So a link to a file is
-that of the data file, and a range: a header that whoever opens it has to send.
+that of the data file, and a range: a header that has to be sent with it. For a browser the file is
+copied to an object of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from winkfs.container.ondisk.inode import FRAME
 from winkfs.entry import FileType
 from winkfs.errors import IsDirectory, NotAllowed
 from winkfs.names import DATA, Name, inode_key, to_bytes, to_str
+from winkfs.remote.control import COPIES
 from winkfs.remote.pushcontainer import place_of
 
 LONGEST: Final = 7 * 86_400  # seconds for which stores sign
@@ -38,6 +40,7 @@ class Link:
     sha256      of its content, in hex
     compressed  "zstd": the ranges are frames; "": they are the content
     dictionary  range of the dictionary that the frames need; None: none
+    copied      whether the object has this file alone
     """
 
     url: str
@@ -49,6 +52,7 @@ class Link:
     sha256: str
     compressed: str = ""
     dictionary: Range | None = None
+    copied: bool = False
 
     def command(self, out: str) -> str:
         """Return lines for a shell that write the file to `out`, and check it."""
@@ -69,13 +73,14 @@ class Link:
         return "\n".join(lines)
 
 
-def sign(url: str, name: Name, *, seconds: int = USUAL) -> Link:
+def sign(url: str, name: Name, *, seconds: int = USUAL, copy: bool = False) -> Link:
     """Return a link from which a file of a container on object storage can be read for some time,
     without credentials.
 
     The whole object can be read from its URL; `ranges` has where the file is.
 
     seconds  1 to 604,800, seven days; credentials that end earlier end the link
+    copy     put the file beside the container, as an object of its own, and link that: for browsers
     raises   NoSuchFile; NotAllowed (holes, or very many pieces); IsDirectory; Refusal: the
              credentials cannot sign; ValueError; OSError
     cost     reads the file
@@ -83,16 +88,26 @@ def sign(url: str, name: Name, *, seconds: int = USUAL) -> Link:
     if not 1 <= seconds <= LONGEST:
         raise ValueError(f"a link is valid for 1 to {LONGEST} seconds, not {seconds}")
     directory, base = place_of(url)
+    transport, shown = directory.transport, to_str(name)
     with Container(f"{directory.path}/{base}", "r") as there:
-        content, shown = there.read(name), to_str(name)
-        storage = there.store.kv.storage
+        content, storage = there.read(name), there.store.kv.storage
         assert isinstance(storage, ObjectStorage)
-        signed = directory.transport.sign(directory.key(base + DATA), seconds)
-        made = Link(
-            signed, shown, seconds if "?" in signed else 0, [], storage.known.etag,
-            len(content), hashlib.sha256(content).hexdigest(),
-        )  # fmt: skip
-        _find(there, to_bytes(name), made)
+        sha256, etag = hashlib.sha256(content).hexdigest(), storage.known.etag
+        key = directory.key(base + DATA)
+        if copy:
+            key = directory.key(f"{base}{COPIES}{sha256[:32]}/{shown.rpartition('/')[2]}")
+            known = transport.head(key)
+            if known is None or known.size != len(content):
+                known, _ = transport.put_from(
+                    key, len(content), lambda start, length: content[start : start + length]
+                )
+            etag = known.etag
+        signed = transport.sign(key, seconds)
+        made = Link(signed, shown, seconds if "?" in signed else 0, [], etag, len(content), sha256)
+        if copy:
+            made.ranges, made.copied = [(0, len(content) - 1)] if content else [], True
+        else:
+            _find(there, to_bytes(name), made)
     return made
 
 
