@@ -13,6 +13,7 @@ from commands import run as run  # a fixture
 from simulated.objectstore import ObjectStore, Request
 
 import winkfs
+import winkfs.dataset
 from winkformats.disk import parts
 from winkfs.container.store import Store
 from winkfs.errors import FileExists, NotAllowed, Refusal, StalePlan
@@ -498,6 +499,21 @@ def test_a_link_has_the_ranges_of_a_file(
         winkfs.sign(f"{store.url}/c", "none")
     with pytest.raises(ValueError, match="604800"):
         winkfs.sign(f"{store.url}/c", "large", seconds=604_801)
+
+
+def test_a_link_to_a_file_of_a_data_set(store: ObjectStore) -> None:
+    url = store.trusted("set")
+    for part in (OLD, {"d/03": NEW["d/03"]}):
+        with winkfs.dataset.create(url) as files:
+            files.put_many(part.items())
+    for name, expected in (("d/03", NEW["d/03"]), ("d/04", OLD["d/04"])):
+        link = winkfs.sign(url, name, seconds=60)
+        key = link.url.removeprefix(f"{store.url}/").partition("?")[0]
+        ((first, last),) = link.ranges
+        assert store.objects[key][0][first : last + 1] == expected
+        assert store.objects[key][1].etag == link.etag
+    assert "/set.files/" in winkfs.sign(url, "d/03", copy=True).url
+    assert not winkfs.verify(url).problems
 
 
 def test_a_link_for_a_browser_is_to_a_copy(store: ObjectStore, base: Path) -> None:

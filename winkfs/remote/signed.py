@@ -12,13 +12,15 @@ import shlex
 from dataclasses import dataclass
 from typing import Final
 
-from winkformats.disk.objects import ObjectStorage
+from winkformats.disk.objects import ObjectStorage, Transport
 from winkfs.container.container import Container
 from winkfs.container.ondisk.compressed import COMPRESS, HEAD, zstd
 from winkfs.container.ondisk.inode import FRAME
+from winkfs.dataset.dataset import Dataset
 from winkfs.entry import FileType
-from winkfs.errors import IsDirectory, NotAllowed
+from winkfs.errors import IsDirectory, NotAllowed, Refusal
 from winkfs.names import DATA, Name, inode_key, to_bytes, to_str
+from winkfs.registry import open as open_store
 from winkfs.remote.control import COPIES
 from winkfs.remote.pushcontainer import place_of
 
@@ -74,13 +76,13 @@ class Link:
 
 
 def sign(url: str, name: Name, *, seconds: int = USUAL, copy: bool = False) -> Link:
-    """Return a link from which a file of a container on object storage can be read for some time,
-    without credentials.
+    """Return a link from which a file of a container or data set on object storage can be read for
+    some time, without credentials.
 
     The whole object can be read from its URL; `ranges` has where the file is.
 
     seconds  1 to 604,800, seven days; credentials that end earlier end the link
-    copy     put the file beside the container, as an object of its own, and link that: for browsers
+    copy     put the file beside it, as an object of its own, and link that: for browsers
     raises   NoSuchFile; NotAllowed (holes, or very many pieces); IsDirectory; Refusal: the
              credentials cannot sign; ValueError; OSError
     cost     reads the file
@@ -89,26 +91,34 @@ def sign(url: str, name: Name, *, seconds: int = USUAL, copy: bool = False) -> L
         raise ValueError(f"a link is valid for 1 to {LONGEST} seconds, not {seconds}")
     directory, base = place_of(url)
     transport, shown = directory.transport, to_str(name)
-    with Container(f"{directory.path}/{base}", "r") as there:
-        content, storage = there.read(name), there.store.kv.storage
-        assert isinstance(storage, ObjectStorage)
-        sha256, etag = hashlib.sha256(content).hexdigest(), storage.known.etag
-        key = directory.key(base + DATA)
+    with open_store(f"{directory.path}/{base}") as there:
+        if not isinstance(there, Container | Dataset):
+            raise Refusal("links are to files of containers and data sets", url)
+        content = there.read(name)
+        home = there if isinstance(there, Container) else there.home(name)
+        made = Link("", shown, 0, [], "", len(content), hashlib.sha256(content).hexdigest())
         if copy:
-            key = directory.key(f"{base}{COPIES}{sha256[:32]}/{shown.rpartition('/')[2]}")
-            known = transport.head(key)
-            if known is None or known.size != len(content):
-                known, _ = transport.put_from(
-                    key, len(content), lambda start, length: content[start : start + length]
-                )
-            etag = known.etag
-        signed = transport.sign(key, seconds)
-        made = Link(signed, shown, seconds if "?" in signed else 0, [], etag, len(content), sha256)
-        if copy:
-            made.ranges, made.copied = [(0, len(content) - 1)] if content else [], True
+            key = directory.key(f"{base}{COPIES}{made.sha256[:32]}/{shown.rpartition('/')[2]}")
+            made.etag, made.copied = _put(transport, key, content), True
+            made.ranges = [(0, len(content) - 1)] if content else []
         else:
-            _find(there, to_bytes(name), made)
+            folder, part = place_of(home.base)
+            key, storage = folder.key(part + DATA), home.store.kv.storage
+            assert isinstance(storage, ObjectStorage)
+            made.etag = storage.known.etag
+            _find(home, to_bytes(name), made)
+    made.url = transport.sign(key, seconds)
+    made.seconds = seconds if "?" in made.url else 0
     return made
+
+
+def _put(transport: Transport, key: str, content: bytes) -> str:
+    """Put a copy, unless it is there -> its ETag. Its key has the hash of its content."""
+    known = transport.head(key)
+    if known is None or known.size != len(content):
+        size = len(content)
+        known, _ = transport.put_from(key, size, lambda start, length: content[start:][:length])
+    return known.etag
 
 
 def _find(there: Container, name: bytes, link: Link) -> None:
