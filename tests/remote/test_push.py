@@ -444,6 +444,7 @@ def test_one_line_for_what_cannot_be(store: ObjectStore, base: Path, run: Run) -
     assert "no such container" in one_line(run("push", base.parent / "none", url))
     assert "winkfs backup" in one_line(run("push", base, base.parent / "x"))
     assert "names no container" in one_line(run("push", base, store.url))
+    assert "s3://BUCKET/NAME does" in one_line(run("push", base, "s3://"))
     assert "nothing can be written there" in one_line(run("push", base, "https://127.0.0.1/c"))
     assert "no such" in one_line(run("pull", url, base.parent / "x"))
     assert "winkfs backup" in one_line(run("pull", base, base.parent / "x"))

@@ -87,7 +87,12 @@ class Copying:
         with self.begun(directory, name, new, storage) as target:
             start = new["SBSIZE"]
             at = KVSeq(target, new, writable=False).whole_until(start, min(target.size(), end))
-            target.preallocate(end)
+            try:
+                target.preallocate(end)
+            except OSError:  # a full disk
+                if at == start:
+                    directory.unlink(name + DATA)
+                raise
             self._progress(at - start)
             self.copy(storage, target, at, end)
             if target.size() > end:  # of a longer state

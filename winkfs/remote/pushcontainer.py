@@ -90,7 +90,8 @@ def place_of(url: str) -> tuple[ObjectDirectory, str]:
     """Return the directory that a URL of a container is in, and its name. Raises Refusal."""
     if not is_far(url):
         raise Refusal("is no URL of object storage: winkfs backup copies to a path", url)
-    head, _, key = url.rstrip("/").partition("://")
+    head, _, key = url.partition("://")
+    key = key.strip("/")
     if "/" not in key:
         raise Refusal(f"names no container: {head}://BUCKET/NAME does", url)
     directory, name = locate(base_of(f"{head}://{key}"))
