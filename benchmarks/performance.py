@@ -366,6 +366,15 @@ def cells_of(parts: Parts, columns: Sequence[str]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
+def whole(name: str) -> str:
+    """The table of the newest result of a benchmark, and its notes."""
+    date, found = next((date, one) for date, one in reversed(newest()) if one["name"] == name)
+    head = [*found["columns"], "measured"]
+    rows = [head, ["---"] * len(head), *([*row, date] for row in found["rows"])]
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return "\n".join([table, "", *(f"- {note}" for note in found["notes"])])
+
+
 def machines() -> str:
     """A line for each day of results, with the machine."""
     found = {(date, result["machine"].partition(";")[0]) for date, result in newest()}
@@ -382,7 +391,7 @@ def blocks() -> dict[Path, dict[str, str]]:
     """The generated parts of the pages, by the names in their comments."""
     page = {
         "numbers": page_of(lines()), "machines": machines(), "stores": cells_of(STORES, BESIDE),
-        "queues": cells_of(QUEUES, BESIDE_QUEUE),
+        "queues": cells_of(QUEUES, BESIDE_QUEUE), "remote": whole("remote"),
     }  # fmt: skip
     return {
         DOCS / "performance.md": page,
