@@ -270,6 +270,23 @@ def test_a_push_that_was_killed_goes_on(
     assert 10 < at < 99 and whole > 20_000
 
 
+def test_parts_of_an_earlier_state_are_sent_anew(store: ObjectStore, base: Path) -> None:
+    url = f"{store.url}/c"
+
+    def cut(key: str) -> None:
+        if [asked[0] for asked in store.requests if asked.what == "part"].count("c.data") > 2:
+            raise Cut
+
+    store.failing = cut
+    with pytest.raises(Cut):
+        winkfs.push(base, url)
+    store.failing = _nothing
+    assert any(found for _, found in store.pending.values())
+    change(base)
+    winkfs.push(base, url)
+    assert content(url) == NEW and not winkfs.verify(url).problems and not store.pending
+
+
 def test_another_push_was_faster(store: ObjectStore, base: Path, tmp_path: Path) -> None:
     url = pushed(store, base)
     other = next(iter(store.objects["c.data"]))

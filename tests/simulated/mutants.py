@@ -59,6 +59,7 @@ QUEUE_IMAGES = f"{QUEUE_CUTS}::test_every_image_has_what_was_acknowledged"
 QUEUE_TESTS = "tests/stores/test_ledgerq_queue.py"
 FOLDER, TRANSACTION = "winkfs/dataset/folder.py", "winkfs/dataset/transaction.py"
 HISTORIES = "tests/remote/test_histories.py"
+PUSH, PUSHES = "winkfs/remote/pushcontainer.py", "tests/remote/test_push.py"
 REPLACE, CHANGES = "formats/winkformats/disk/storage.py", "winkfs/container/write.py"
 
 
@@ -73,6 +74,36 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
+    Mutant(
+        "a push without its condition", PUSH,
+        "absent=like is None, like=like",
+        "absent=False, like=None",
+        f"{PUSHES}::test_another_push_was_faster",
+    ),
+    Mutant(
+        "delflags of a later sync are pushed", PUSH,
+        "                    self._follow()\n",
+        "                    self._size = b''\n",
+        f"{PUSHES}::test_what_others_write_meanwhile_is_not_seen",
+    ),
+    Mutant(
+        "the catalogs of all states of an object have one name", "winkfs/container/ondisk/data.py",
+        'own = [] if mark is None else [f"{name}.{mark & MASK64:016x}.cat"]\n',
+        "own = list[str]()\n",
+        f"{PUSHES}::test_readers_see_one_state_at_each_moment",
+    ),
+    Mutant(
+        "a part that is there is believed", "formats/winkformats/disk/parts.py",
+        "if there.get(number) == (len(data), sums[number].hex()):",
+        "if number in there:",
+        f"{PUSHES}::test_parts_of_an_earlier_state_are_sent_anew",
+    ),
+    Mutant(
+        "a pull believes the bytes that it has", "winkfs/archive/copying.py",
+        ".whole_until(start, min(target.size(), end))\n",
+        ".superblock['FILESIZE']\n",
+        f"{PUSHES}::test_a_pull_that_was_killed_goes_on",
+    ),
     Mutant(
         "no sync of data", GROWING,
         "            yield  # a superblock must never name bytes that are not there\n",
