@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -34,12 +35,15 @@ from report import Report
 from webstore import BUCKET, S3, Store, served
 
 import winkfs
+import winkfs.dataset
 
 DIRECTORY: Final = 1000  # files in each
 GROUP: Final = 1000  # rows of a group of Parquet
 STEPS: Final = ("cold document", "next", "a directory", "100 at random", "1,000 at random")
 CAPPED: Final = (0.02, 100e6)  # latency and bytes a second of the server that is scanned
+SHARDS: Final = 1000  # of a data set
 Documents = Iterator[tuple[str, bytes]]
+Figures = dict[str, tuple[int, int, float]]  # step -> requests, bytes, seconds
 
 
 def name_of(i: int) -> str:
@@ -102,6 +106,49 @@ class Winkfs:
 
     def names(self, directory: str) -> int:
         return sum(1 for _ in self.there.names(glob=f"{directory}/*"))
+
+
+class DataSet(Winkfs):
+    """Shards that were committed one by one."""
+
+    title = "winkfs, data set"
+    shards = 0
+    commits: Figures  # of the last shard
+
+    def make(self, folder: Path, count: int, size: int) -> None:
+        from winkfs.remote.check import check
+
+        self.shards = min(SHARDS, count // 20)
+        with served(folder) as store:
+            use_s3(store)
+            assert check(f"s3://{BUCKET}/set").passed
+            winkfs.dataset.create(f"s3://{BUCKET}/set").close()
+            documents = contents(count, size)
+            while part := list(islice(documents, count // self.shards)):
+                counter = Counter(store, False)
+                with counter.step("open"):
+                    made = winkfs.dataset.open(f"s3://{BUCKET}/set", "a")
+                with counter.step("commit"):
+                    made.put_many(part)
+                    made.close()
+        self.commits = counter.figures
+
+    @contextlib.contextmanager
+    def open(self, store: Store) -> Iterator[Opened]:
+        use_s3(store)
+        with winkfs.open(f"s3://{BUCKET}/set") as there:
+            self.there = there
+            yield self
+
+
+def use_s3(store: Store) -> None:
+    """Let s3:// be this store."""
+    from winkfs.remote import control, find
+
+    for name, value in {**S3, "aws_endpoint_url": store.endpoint}.items():
+        os.environ[name.upper()] = value
+    control.store_of.cache_clear()
+    find.transport_of.cache_clear()
 
 
 # --- tables ---
@@ -333,7 +380,7 @@ class Mds:
         return -1
 
 
-SYSTEMS: Final = (Winkfs, Lance, Parquet, Delta, Zip, Tar, SquashFS, Mds)
+SYSTEMS: Final = (Winkfs, DataSet, Lance, Parquet, Delta, Zip, Tar, SquashFS, Mds)
 MOST: Final[dict[Any, int]] = {Tar: 100_000}  # documents, where an open takes minutes
 
 
@@ -347,7 +394,7 @@ class Counter:
     store: Store
     timed: bool
     cells: list[str] = field(default_factory=list)
-    figures: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -380,6 +427,14 @@ def measured(system: Any, store: Store, count: int, size: int, timed: bool) -> C
         with counter.step(f"{number:,} at random"), system.open(store) as there:
             assert there.get(some[:number]) == size * len(some[:number])
     return counter
+
+
+def committed(system: DataSet, count: int) -> str:
+    """Return what the last commit has cost, as a line."""
+    parts = system.commits.items()
+    cost = "; ".join(f"{name} {n}; {size / 1024:,.0f} KiB" for name, (n, size, _) in parts)
+    return (f"{system.title}, {count:,} documents in {system.shards:,} shards, each committed by "
+            f"itself: the last, {cost}.")  # fmt: skip
 
 
 def more_of_winkfs(store: Store, count: int) -> str:
@@ -447,6 +502,8 @@ def main() -> None:
                         print(*found.cells, sep=", ", flush=True)
                         if kind is Winkfs:
                             report.note(more_of_winkfs(store, count))
+                        if isinstance(system, DataSet):
+                            report.note(committed(system, count))
                     if kind is Winkfs:
                         report.note(scanned(folder, count, own.size))
                 except Missing as error:

@@ -1,5 +1,5 @@
-"""A store of objects on 127.0.0.1, to be read: the files of a folder by plain HTTP and by S3, in a
-process of its own. It counts what it answers, and can be slow on order."""
+"""A store of objects on 127.0.0.1: the files of a folder, by plain HTTP and by S3, in a process of
+its own. It counts requests and the bytes of contents, and can be slow on order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import re
+import secrets
 import socket
 import threading
 import time
@@ -17,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
 BUCKET: Final = "bucket"
 PIECE: Final = 128 << 10  # bytes that are sent at a time where the rate is bounded
@@ -39,7 +40,7 @@ class Store:
         self.url = f"{self.endpoint}/{BUCKET}"
 
     def counted(self) -> tuple[int, int]:
-        """Return the requests, and bytes of their answers, since the last call."""
+        """Return the requests, and bytes read and written by them, since the last call."""
         import urllib3
 
         found: list[int] = urllib3.PoolManager().request("GET", f"{self.endpoint}/count").json()
@@ -88,6 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     seen: list[int]  # requests, bytes
     lock: threading.Lock
     files: dict[str, int]  # open ones
+    parts: dict[tuple[str, int], bytes]  # of uploads
     head = False
 
     def do_HEAD(self) -> None:
@@ -123,6 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
         if key not in self.files:
             self.files[key] = os.open(path, os.O_RDONLY)
         found = os.fstat(self.files[key])
+        if self.headers.get("If-Match", _etag(found)) != _etag(found):
+            self._count(0)
+            self._answer(412, b"")
+            return
         match = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
         start, stop, headers = 0, found.st_size, {}
         if match is not None:
@@ -132,7 +138,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{found.st_size}"
         self._answer(206 if headers else 200, b"", headers | {
             "Content-Length": str(stop - start), "Accept-Ranges": "bytes",
-            "ETag": f'"{found.st_size}-{found.st_mtime_ns}"',
+            "ETag": _etag(found),
             "Last-Modified": formatdate(found.st_mtime, usegmt=True),
         })  # fmt: skip
         self._count(0 if self.head else stop - start)
@@ -158,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
             when = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(found.st_mtime))
             parts.append(
                 f"<Contents><Key>{escape(key)}</Key><LastModified>{when}</LastModified><ETag>"
-                f'"{found.st_size}-{found.st_mtime_ns}"</ETag><Size>{found.st_size}</Size>'
+                f"{_etag(found)}</ETag><Size>{found.st_size}</Size>"
                 "<StorageClass>STANDARD</StorageClass></Contents>"
             )
         parts += [f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>"
@@ -167,6 +173,70 @@ class _Handler(BaseHTTPRequestHandler):
                 f"<KeyCount>{len(parts)}</KeyCount><IsTruncated>false</IsTruncated>")  # fmt: skip
         space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
         return f"<ListBucketResult {space}>{head}{''.join(parts)}</ListBucketResult>".encode()
+
+    # --- writing ---
+
+    def _body(self) -> tuple[str, dict[str, list[str]], bytes]:
+        """Read what is sent -> key, query, and bytes, which are counted."""
+        place = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._count(len(body))
+        if self.latency:
+            time.sleep(self.latency)
+        key = unquote(place.path).removeprefix(f"/{BUCKET}").lstrip("/")
+        return key, parse_qs(place.query, keep_blank_values=True), body
+
+    def do_PUT(self) -> None:
+        key, asked, body = self._body()
+        if "uploadId" in asked:
+            with self.lock:
+                self.parts[asked["uploadId"][0], int(asked["partNumber"][0])] = body
+            self._answer(200, b"", {"ETag": f'"{len(body)}"'})
+        else:
+            self._write(key, body)
+
+    def do_POST(self) -> None:
+        key, asked, body = self._body()
+        if "delete" in asked:
+            names = re.findall("<Key>(.*?)</Key>", body.decode())
+            for name in names:
+                self._unlink(unescape(name))
+            gone = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
+            self._answer(200, f"<DeleteResult>{gone}</DeleteResult>".encode())
+        elif "uploads" in asked:
+            made = f"<InitiateMultipartUploadResult><UploadId>{secrets.token_hex(8)}</UploadId>"
+            self._answer(200, f"{made}</InitiateMultipartUploadResult>".encode())
+        else:
+            with self.lock:
+                mine = sorted(part for part in self.parts if part[0] == asked["uploadId"][0])
+                data = b"".join(self.parts.pop(part) for part in mine)
+            self._write(key, data)
+
+    def do_DELETE(self) -> None:
+        self._unlink(self._body()[0])
+        self._answer(204, b"")
+
+    def _write(self, key: str, data: bytes) -> None:
+        """Write an object under the conditions of the request, all or nothing."""
+        path, wanted = self.folder / key, self.headers.get("If-Match")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self.lock:
+            there = path.stat() if path.exists() else None
+            absent = self.headers.get("If-None-Match") == "*"
+            if (absent and there) or (wanted and (there is None or _etag(there) != wanted)):
+                self._answer(412, b"")
+                return
+            path.unlink(missing_ok=True)  # who reads the old one has its file open
+            path.write_bytes(data)
+            self.files.pop(key, None)
+            etag = _etag(path.stat())
+        body = f"<CompleteMultipartUploadResult><ETag>{escape(etag)}</ETag>"
+        self._answer(200, f"{body}</CompleteMultipartUploadResult>".encode(), {"ETag": etag})
+
+    def _unlink(self, key: str) -> None:
+        with self.lock:
+            (self.folder / key).unlink(missing_ok=True)
+            self.files.pop(key, None)
 
     def _count(self, size: int) -> None:
         with self.lock:
@@ -185,6 +255,10 @@ class _Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
+def _etag(found: os.stat_result) -> str:
+    return f'"{found.st_size}-{found.st_mtime_ns}-{found.st_ino}"'
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
@@ -201,6 +275,7 @@ def _serve(folder: Path, latency: float, rate: float, pipe: Any) -> None:
     _Handler.folder, _Handler.latency = folder, latency
     _Handler.rate = _Rate(rate) if rate else None
     _Handler.seen, _Handler.lock, _Handler.files = [0, 0], threading.Lock(), {}
+    _Handler.parts = {}
     server = _Server(("127.0.0.1", 0), _Handler)
     pipe.send(server.server_port)
     server.serve_forever()

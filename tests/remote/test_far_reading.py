@@ -557,6 +557,25 @@ def test_a_mount_needs_its_store_to_begin(store: ObjectStore, far_set: str) -> N
     DatasetSource(far_set).close()
 
 
+def test_names_are_looked_up_in_their_shards_alone(store: ObjectStore, tmp_path: Path) -> None:
+    with winkfs.dataset.create(tmp_path / "set") as made:
+        for shard in range(20):
+            made.put_many((f"{shard:02}/{i}", b"%d" % i) for i in range(9))
+            made.sync()
+    for path in (tmp_path / "set").rglob("*"):
+        if path.is_file():
+            store.put(str(path.relative_to(tmp_path)), path.read_bytes())
+    names = [f"{shard:02}/{i}" for shard in (1, 18) for i in (5, 0, 7, 3)]
+    with winkfs.open(f"{store.url}/set") as there:
+        with store.counted() as asked:
+            assert list(there.get_many(names)) == [name[3:].encode() for name in names]
+        assert len({r.key for r in asked if r.key.endswith(".data")}) == 2
+        every = [f"{shard:02}/{i}" for i in range(9) for shard in range(20)]
+        assert list(there.get_many(every)) == [name[3:].encode() for name in every]
+        with pytest.raises(FileNotFoundError, match="07/none"):
+            list(there.get_many([*every[:40], "07/none"]))
+
+
 # --- other processes ---
 
 

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 import weakref
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -51,6 +52,7 @@ from winkfs.units import Time, to_ns
 
 MAX_OPEN: Final = 100  # containers kept open, with four or five descriptors each
 SMALL_BYTES: Final = 8 << 20  # of a batch of a data set that is far, after which the next is larger
+SORTED_FROM: Final = 8  # shards with a part of the names, from which on these are sorted
 MANY: Final = 8  # names, from which on they may be in many shards
 T = TypeVar("T")
 
@@ -151,29 +153,51 @@ class Handles:
         shard that is returned."""
         keys = [inode_key(name) for name in names]
         found = np.full(len(keys), -1, np.int64)
-        todo = np.arange(len(keys))
-        low, high = (min(names), max(names)) if names else (b"", b"")
+        todo, left = np.arange(len(keys)), np.ones(len(keys), bool)
         damaged: dict[int, FormatError] = {}
-        every = range(len(self.shards) - 1, -1, -1)
-        numbers = [number for number in every if self._may_have(number, low, high)]
+        asked = self._asked(names)
+        numbers = list(asked)
         for number in self.coming(numbers) if len(names) >= MANY else numbers:
             if not len(todo):
                 break
+            rows = asked[number]
+            chosen = todo if rows is None else rows[left[rows]]
+            if not len(chosen):
+                continue
             try:
                 index = self.container(number).store.index
-                pos = index.candidates([keys[i] for i in todo.tolist()])
+                pos = index.candidates([keys[i] for i in chosen.tolist()])
             except FormatError as error:
                 damaged[number] = self._note(number, error)
                 continue
             hit = pos > 0
             seen = hit.copy()
             seen[hit] = ~among(pos[hit], self.shards[number].hidden)
-            found[todo[seen]] = number
-            todo = todo[~hit]
+            found[chosen[seen]] = number
+            left[chosen[hit]] = False
+            todo = todo[left[todo]]
         for number, damage in damaged.items():
             for i in np.flatnonzero(found < 0).tolist():
                 if self._may_have(number, names[i], names[i]):
                     raise damage
+        return found
+
+    def _asked(self, names: Sequence[bytes]) -> dict[int, Int64 | None]:
+        """Return the shards that may have some of the names, the winner first, and which of them;
+        None: perhaps all."""
+        low, high = (min(names), max(names)) if names else (b"", b"")
+        every = range(len(self.shards) - 1, -1, -1)
+        numbers = [number for number in every if self._may_have(number, low, high)]
+        parts = [self._ranges[number] or (low, high) for number in numbers]
+        if sum(low < first or last < high for first, last in parts) < SORTED_FROM:
+            return dict.fromkeys(numbers)
+        order = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
+        ordered = [names[i] for i in order.tolist()]
+        found = dict[int, Int64 | None]()
+        for number, (first, last) in zip(numbers, parts, strict=True):
+            rows = order[bisect_left(ordered, first) : bisect_right(ordered, last)]
+            if len(rows):
+                found[number] = rows
         return found
 
     def _note(self, number: int, error: FormatError) -> FormatError:
