@@ -304,6 +304,18 @@ def test_no_permission_is_one_line(store: ObjectStore, run: Run) -> None:
     assert "HTTP 403" in one_line(run("remote", "check", f"{store.url}/set"))
 
 
+def test_no_permission_to_list_is_reported(store: ObjectStore) -> None:
+    def refuse(key: str) -> None:
+        if key.endswith("/listed/"):
+            raise NotAllowed("HTTP 403", key, number=errno.EACCES)
+
+    store.failing = refuse
+    found = checked(store)
+    assert found.passed
+    wrong = {one.name: one.fault for one in found.findings if one.fault}
+    assert wrong == dict.fromkeys(["listing after puts", "listing in order"], "no permission")
+
+
 def test_objects_that_cannot_be_removed_are_named(store: ObjectStore) -> None:
     def keep(key: str) -> None:
         if store.requests[-1].what == "delete":

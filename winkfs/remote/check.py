@@ -209,8 +209,10 @@ class Checker:
         not there: no bucket, no permission, no answer to a plain put."""
         try:
             return Finding(name, needed, step(), True)
-        except (PermissionError, FileNotFoundError):
-            raise
+        except (PermissionError, FileNotFoundError) as error:
+            if needed or not isinstance(error, PermissionError):
+                raise
+            return Finding(name, needed, "no permission", True)
         except OSError as error:
             self._put("plain", b"1")
             return Finding(name, needed, error.strerror or str(error), False)
@@ -400,10 +402,7 @@ class Checker:
     def deleted(self) -> str:
         self._put("deleted", b"1")
         self._count()
-        try:
-            self.transport.delete([f"{self.place}/deleted", f"{self.place}/never"])
-        except PermissionError:
-            return "no permission"
+        self.transport.delete([f"{self.place}/deleted", f"{self.place}/never"])
         gone = self._head("deleted") is None and not self._get("deleted")
         return "" if gone else "an object was there after its removal"
 
