@@ -77,13 +77,13 @@ def run(
         check=False,
     )
     seconds = time.perf_counter() - start
+    line = shlex.join("..." if "\n" in word else word for word in words)
     if done.returncode not in statuses:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
         reason = said.splitlines()[-1] if said else f"exit status {done.returncode}"
-        raise Failed(f"{shlex.join(words)}: {reason}")
+        raise Failed(f"{line}: {reason}")
     speed = f"{f'{files / seconds:,.0f}' if files else '':>9}"
     speed += f"{f'{size / seconds / 1e6:,.0f}' if size else '':>8}"
-    line = shlex.join("..." if "\n" in word else word for word in words)
     print(f"{seconds:>8.2f}{speed}  {line}{note}", flush=True)
     return done.stdout.decode(errors="surrogateescape")
 
