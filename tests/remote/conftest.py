@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,15 @@ def no_proxy() -> Iterator[None]:
             patch.delenv(name, raising=False)
             patch.delenv(name.upper(), raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def options_end_with_their_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What options set in the environment of a command is not there for the next test."""
+    for name in ("WINKFS_SINGLE_WRITER", "WINKFS_CACHE_SIZE", "AWS_ENDPOINT_URL"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+        if not os.environ[name]:
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture(autouse=True)
