@@ -51,6 +51,7 @@ from winkfs.reader import Problem, Reader
 from winkfs.units import Time, to_ns
 
 MAX_OPEN: Final = 100  # containers kept open, with four or five descriptors each
+MOST_FAR: Final = 1000  # the same on object storage, without descriptors: each took requests
 SMALL_BYTES: Final = 8 << 20  # of a batch of a data set that is far, after which the next is larger
 SORTED_FROM: Final = 8  # shards with a part of the names, from which on these are sorted
 MANY: Final = 8  # names, from which on they may be in many shards
@@ -94,7 +95,7 @@ class Handles:
         found.freeze()
         self._problems[number] = found.problems
         self._open[number] = found
-        if len(self._open) > MAX_OPEN:
+        if len(self._open) > (MOST_FAR if found.store.kv.storage.far else MAX_OPEN):
             self._open.popitem(last=False)[1].close()
         return found
 
