@@ -27,8 +27,6 @@ from winkfs.dataset.records import Manifest, ShardRecord, State
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, FileExists, Refusal
 
-COMMITS = 2  # of a writer
-
 
 class Turns:
     """Threads of which one runs at a time. `step` lets another one go on."""
@@ -191,7 +189,9 @@ def play(seed: int) -> History:
     with patched(chance), Unreliable(chance, turns, 0.0) as store:
         root = create(store.trusted("set")).root
         store.rate = chance.choice([0.0, 0.03, 0.1, 0.3])
-        writers = [lambda: _write(root, store, story, numbers)] * chance.randint(2, 8)
+        many = chance.randint(2, 8)
+        commits = 2 if many < 5 else 1  # of each
+        writers = [lambda: _write(root, store, story, numbers, commits)] * many
         others = [lambda: _read(root, story)]
         if chance.random() < 0.5:
             others.append(lambda: _vacuum(root))
@@ -202,9 +202,11 @@ def play(seed: int) -> History:
     return story
 
 
-def _write(root: str, store: Unreliable, story: History, numbers: Iterator[int]) -> None:
+def _write(
+    root: str, store: Unreliable, story: History, numbers: Iterator[int], commits: int
+) -> None:
     chance = store.chance
-    for _ in range(COMMITS):
+    for _ in range(commits):
         try:
             job = begin(root, chance.choice(["append", "append", "compact"]))
         except OSError:
