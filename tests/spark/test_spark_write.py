@@ -235,7 +235,7 @@ def test_columns_that_do_not_fit_are_named(fields: list[tuple[str, str]], answer
         ({"timemp": "0"}, "option timemp is '0'"),
         ({"afterGeneration": "-1"}, "afterGeneration is '-1': it takes a number, 0 at least"),
         ({"maxShardByte": "1g"}, "did you mean maxShardBytes?"),
-        ({"path": "s3://bucket/x"}, "not s3:"),
+        ({"path": "abc://bucket/x"}, "not abc:"),
         ({"path": ""}, "give a folder"),
     ],
 )
