@@ -267,7 +267,9 @@ class Transaction:
         """
         chosen, before = list(records), None
         if self.far and self.log is not None and not _tried(self.root, self.job):
-            log, before = self.log, self.log.state(self.base_generation)
+            log = self.log
+            if after in (None, self.base_generation):  # then nothing has to be asked again
+                before = log.state(self.base_generation)
         else:
             log = self.log or Log(self.root) if self.far else Log(self.root)
             done = self.committed(log)
