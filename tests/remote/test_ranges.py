@@ -3,6 +3,8 @@ line."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import data_sets
 import pytest
 from simulated.objectstore import ObjectStore, web_server
 
@@ -166,6 +169,26 @@ def test_long_trying_is_reported_once(
         reads_all(url)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2 and all("HTTP 503: still trying" in line for line in lines)
+
+
+def test_forked_children_use_what_is_open(store: ObjectStore) -> None:
+    """Each has connections of its own: those of the parent would mix up their answers."""
+    data_sets.put(store.trusted("set"), CONTENT)
+
+    def asks(there: winkfs.Reader, part: int) -> None:
+        name = f"d/{part:04}"
+        os._exit(int(any(there.refresh() or there.read(name) != CONTENT[name] for _ in range(50))))
+
+    with web_server(store) as url, winkfs.open(f"{url}/set") as there:
+        assert there.read("d/0000") == CONTENT["d/0000"]
+        context = multiprocessing.get_context("fork")
+        children = [context.Process(target=asks, args=(there, part)) for part in range(5)]
+        for child in children:
+            child.start()
+        assert not any(there.refresh() for _ in range(50))
+        for child in children:
+            child.join(20)
+            assert child.exitcode == 0
 
 
 # --- what is wrong is refused ---

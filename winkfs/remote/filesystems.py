@@ -46,9 +46,13 @@ class FilesystemTransport(Transport):
         self._turn: Any = contextlib.nullcontext() if shared else threading.Lock()
         self._seen: dict[str, float] = {}  # when an object was looked at last
 
+    def after_fork(self) -> None:
+        self._fs, self._turn = None, threading.Lock()
+
     def close(self) -> None:
         """Close the connection, which nothing else may use."""
-        type(self._fs).clear_instance_cache()
+        if self._fs is not None:
+            type(self._fs).clear_instance_cache()
         self._fs = None
 
     def _path(self, key: str) -> str:
@@ -59,6 +63,8 @@ class FilesystemTransport(Transport):
     def _errors(self, key: str) -> Iterator[None]:
         """Raise errors of any library as OSError, in one line."""
         name = f"{self.url}/{key}".rstrip("/")
+        if self._fs is None:
+            raise Refusal("its connection does not survive fork: open it anew in the child", name)
         try:
             yield
         except Refusal:

@@ -85,6 +85,9 @@ class RangeTransport(Transport):
         self.timeout = timeout
         self._pools: dict[str, urllib3.PoolManager] = {}  # by scheme and host
 
+    def after_fork(self) -> None:
+        self._pools = {}
+
     def _pool(self, url: str) -> urllib3.PoolManager:
         """Return the connections to the host of a URL, or to the proxy that the environment has."""
         parts = urlsplit(url)
@@ -274,6 +277,10 @@ class SignedTransport(RangeTransport):
         self.writes, self.suffixes = True, not url.startswith("az:")
         self._signed: dict[str, tuple[float, str]] = {}
         self._lock, self._signs = threading.Lock(), True
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._lock = threading.Lock()
 
     @property
     def endpoint(self) -> str:

@@ -19,6 +19,7 @@ import queue
 import tempfile
 import threading
 import time
+import weakref
 from abc import abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
@@ -77,6 +78,9 @@ class Cache(Protocol):
         """Keep a piece of an object."""
 
 
+_inherited: weakref.WeakSet[Any] = weakref.WeakSet()  # whose `after_fork` a child calls
+
+
 class Transport:
     """Requests to one store. Several threads may call it; all methods raise OSError.
 
@@ -94,6 +98,10 @@ class Transport:
     def __init__(self, url: str) -> None:
         self.url = url
         self.recent: OrderedDict[str, tuple[float, ObjectStorage]] = OrderedDict()
+        _inherited.add(self)
+
+    def after_fork(self) -> None:
+        """Leave connections and locks to the parent process."""
 
     @property
     def endpoint(self) -> str:
@@ -265,6 +273,8 @@ def waited(future: Future[T], name: str) -> T:
 def _after_fork() -> None:
     global _pool, _callers
     _pool, _callers = Pool(), Pool()  # the threads are the parent's
+    for each in list(_inherited):
+        each.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -307,10 +317,15 @@ class Held:
 
     def __init__(self) -> None:
         self.known: ObjectInfo | None = None
-        self.first = threading.Lock()
         self._pieces: OrderedDict[int, bytes] = OrderedDict()
         self._starts: list[int] = []
-        self._bytes, self._lock = 0, threading.Lock()
+        self._bytes = 0
+        self.after_fork()
+        _inherited.add(self)
+
+    def after_fork(self) -> None:
+        """Make new locks: a thread of the parent may hold the old ones."""
+        self.first, self._lock = threading.Lock(), threading.Lock()
 
     def add(self, start: int, data: bytes) -> None:
         stop = start + len(data)
