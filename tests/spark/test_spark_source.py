@@ -706,7 +706,7 @@ def test_hidden_rows_stay_hidden_however_tasks_are_cut(tmp_path: Path, order: st
         ({"orderBy": "size"}, "it takes offset, path, mtime or perm:DIR"),
         ({"paths": "a"}, "it takes a JSON list of names"),
         ({"pathsFile": "/there/is/no/such/file"}, "No such file"),
-        ({"path": "hdfs://x/y"}, "paths of a file system, not hdfs:"),
+        ({"path": "abc://x/y"}, "paths of a file system, not abc:"),
         ({"path": ""}, "no path: give a container"),
         ({"columns": "path,contents"}, "no column 'contents': did you mean content?"),
         ({"columns": "path,path"}, "names a column twice"),

@@ -22,7 +22,7 @@ from winkfs.dataset.reading import DatasetReading, checked
 from winkfs.dataset.records import union
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin
 from winkfs.entry import Entry, FileType
-from winkfs.errors import DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
+from winkfs.errors import Busy, DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.pythonic.writer import Writer
 from winkfs.reader import Problem
@@ -163,8 +163,12 @@ class Dataset(DatasetReading, Writer):
             finally:
                 try:
                     self.abort()
-                finally:
+                except Busy:  # a call of this handle goes on
+                    raise
+                except BaseException:
                     super().close()
+                    raise
+                super().close()
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         try:
