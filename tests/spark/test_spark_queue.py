@@ -269,6 +269,12 @@ def test_a_stream_takes_each_message_once_beside_other_consumers(
     writer = follow(spark, path).writeStream.format("winkfs")
     writer = writer.option("checkpointLocation", str(check))
     query = None
+
+    def compacted() -> bool:
+        """Return whether a consumer has removed what the stream had read by now."""
+        Path(f"{path}.read").write_text(str(committed(check)))
+        return oldest(path) > 1
+
     try:
         with others(path) as end:
             for _ in range(2):
@@ -278,7 +284,7 @@ def test_a_stream_takes_each_message_once_beside_other_consumers(
                 query.stop()
                 Path(f"{path}.read").write_text(str(committed(check)))
             query = writer.start(str(root))
-            wait_for(lambda: oldest(path) > 1, query)  # a consumer has compacted the queue
+            wait_for(compacted, query)
             end()
         with Queue(path) as queue:
             last = queue.next_id - 1
