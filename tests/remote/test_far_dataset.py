@@ -161,6 +161,23 @@ def test_damage_is_one_line(
             winkfs.open(root)
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_latest_has_a_copy_of_the_newest_manifest(
+    root: str, store: ObjectStore, lost: bool
+) -> None:
+    for n in range(3):
+        data_sets.add(root, {"a": b"%d" % n})
+    key = f"ds/_winkfs/{3:020}.json"
+    whole = store.objects[key]
+    store.objects.pop(key) if lost else store.put(key, whole[0][:-1])
+    if not lost:
+        assert any("checksum" in line for line in winkfs.verify(root).problems)
+        assert "from `latest`" in repair(root, apply=True).mended[0]
+        assert store.objects[key] == whole
+    assert stored.files(root)["a"] == (b"1" if lost else b"2")
+    assert winkfs.verify(root).problems == []
+
+
 def test_a_lost_manifest_stops_commits_until_repair(root: str, store: ObjectStore) -> None:
     for n in range(3):
         data_sets.add(root, {"a": b"%d" % n})

@@ -170,9 +170,11 @@ def _base(root: ObjectDirectory, job: str) -> int:
 
 
 def repair(log: Log, done: Repaired, *, apply: bool) -> None:
-    """Put a manifest with the state of the generation before where one is damaged or lost."""
+    """Put a manifest where one is damaged or lost: that which `latest` has, or one with the state
+    of the generation before."""
     store = log.store
     assert isinstance(store, FarFolder)
+    known, copy = store.take_hint()
     newest = log.newest()
     for number in range(newest, max(log.head().oldest, 1) - 1, -1):
         try:
@@ -180,6 +182,11 @@ def repair(log: Log, done: Repaired, *, apply: bool) -> None:
             continue
         except (CorruptError, StalePlan):
             damaged = store.files.known(store.name(number))
+        if number == known:
+            done.mended.append(f"{log.root}: manifest {number} from `{LATEST}`")
+            if apply:
+                store.files.put(store.name(number), copy, absent=damaged is None, like=damaged)
+            continue
         try:
             before = log.state(number - 1)
         except (FormatError, StalePlan) as error:
@@ -189,4 +196,7 @@ def repair(log: Log, done: Repaired, *, apply: bool) -> None:
         done.mended.append(f"{log.root}: generation {number} is given up, and is as {number - 1}")
         if apply and before.whole is not None:
             made = replace(next_manifest(before, "repair"), whole=before.whole)
-            store.files.put(store.name(number), made.encode(), absent=damaged is None, like=damaged)
+            data = made.encode()
+            store.files.put(store.name(number), data, absent=damaged is None, like=damaged)
+            if number == newest:
+                store.files.put(LATEST, data)

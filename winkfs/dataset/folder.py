@@ -227,6 +227,13 @@ class FarFolder(Folder):
                 return number
         return 0
 
+    def take_hint(self) -> tuple[int, bytes]:
+        """Return number and bytes of the manifest that `latest` has, -1 without one; from now on
+        all manifests are read from their own objects."""
+        self.newest()
+        found, self._latest = self._latest, (-1, b"")
+        return found
+
     def read(self, number: int) -> Iterator[tuple[str, bytes]]:
         """Yield name and bytes of a manifest; none if vacuum has taken it, or it is not there."""
         data = self._latest[1] if self._latest[0] == number else self.stored(number)

@@ -14,7 +14,7 @@ from winkformats.errors import FormatError
 from winkfs.container.reindex import reindex as reindex_container
 from winkfs.container.verify import Report
 from winkfs.container.verify import verify as verify_container
-from winkfs.dataset.folder import COPY
+from winkfs.dataset.folder import COPY, FarFolder
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
 from winkfs.dataset.manifest import PENDING, Log
 from winkfs.dataset.records import ShardRecord, State
@@ -37,6 +37,8 @@ def verify(root: str, progress: Progress | None = None) -> Report:
     cost    that of all shards, see `winkfs.container.verify.verify`
     """
     log, report = Log(root), Report()
+    if isinstance(log.store, FarFolder):
+        log.store.take_hint()
     records = _check_manifests(log, report)
     for record in records:
         _check_shard(root, record, report, progress)
