@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +91,27 @@ def test_a_data_set_is_read(tmp_path: Path) -> None:
     MemoryFileSystem().put(f"{tmp_path}/set/", "/bucket/set/", recursive=True)
     with winkfs.open("memory://bucket/set") as there:
         assert dict(there.items()) == FILES
+
+
+def test_a_forked_child_opens_it_anew(tmp_path: Path) -> None:
+    with winkfs.dataset.create(tmp_path / "set") as made:
+        made.put_many(FILES.items())
+    MemoryFileSystem().put(f"{tmp_path}/set/", "/bucket/set/", recursive=True)
+
+    def child(there: Any) -> None:
+        try:
+            there.refresh()
+        except winkfs.Refusal as error:
+            with winkfs.open("memory://bucket/set") as anew:
+                os._exit("does not survive fork" not in str(error) or anew.read("d1/0001") != b"1")
+        os._exit(2)
+
+    with winkfs.open("memory://bucket/set") as there:
+        assert there.read("d1/0001") == b"1"
+        forked = multiprocessing.get_context("fork").Process(target=child, args=(there,))
+        forked.start()
+        forked.join(20)
+        assert forked.exitcode == 0 and not there.refresh()
 
 
 def test_documents_with_an_etag_come_from_the_cache(

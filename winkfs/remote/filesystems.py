@@ -36,6 +36,8 @@ class FilesystemTransport(Transport):
     def __init__(self, url: str) -> None:
         """Connect. Raises Refusal: a library is not installed, or no connection."""
         super().__init__(url)
+        self._fs: Any = None
+        self._forked = False
         scheme = url.partition(":")[0]
         core = need("fsspec.core", f"to read {scheme}://", "fsspec")
         with self._errors(""):
@@ -47,7 +49,7 @@ class FilesystemTransport(Transport):
         self._seen: dict[str, float] = {}  # when an object was looked at last
 
     def after_fork(self) -> None:
-        self._fs, self._turn = None, threading.Lock()
+        self._fs, self._turn, self._forked = None, threading.Lock(), True
 
     def close(self) -> None:
         """Close the connection, which nothing else may use."""
@@ -63,7 +65,7 @@ class FilesystemTransport(Transport):
     def _errors(self, key: str) -> Iterator[None]:
         """Raise errors of any library as OSError, in one line."""
         name = f"{self.url}/{key}".rstrip("/")
-        if self._fs is None:
+        if self._forked:
             raise Refusal("its connection does not survive fork: open it anew in the child", name)
         try:
             yield
