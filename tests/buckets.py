@@ -10,9 +10,11 @@ import json
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,6 +29,19 @@ def forget() -> None:
     """Have settings read anew."""
     control.store_of.cache_clear()
     find.transport_of.cache_clear()
+
+
+def make_atomic(patch: pytest.MonkeyPatch) -> None:
+    """Let moto look and put in one step, as S3 does: two writers could both be the first."""
+    from moto.s3.responses import S3Response
+
+    plain, turn = S3Response.put_object, threading.Lock()
+
+    def put_object(self: Any) -> Any:
+        with turn:
+            return plain(self)
+
+    patch.setattr(S3Response, "put_object", put_object)
 
 
 @contextmanager
@@ -52,6 +67,7 @@ def s3(address: str = "127.0.0.1") -> Iterator[str]:
                 patch.delenv(name.upper(), raising=False)
             patch.setenv("AWS_CONFIG_FILE", str(CONFIG))
             forget()
+            make_atomic(patch)
             boto3.client(
                 "s3", region_name="us-east-1", endpoint_url=f"http://{host}:{port}",
                 aws_access_key_id="testing", aws_secret_access_key="testing",

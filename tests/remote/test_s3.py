@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from buckets import make_atomic
 from commands import Run, one_line
 from commands import run as run  # a fixture
 from simulated.objectstore import ObjectStore
@@ -58,6 +59,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
         patch.setenv("AWS_ACCESS_KEY_ID", "testing")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+        make_atomic(patch)
         client = boto3.client("s3", region_name="us-east-1")
         client.create_bucket(Bucket="bucket")
         for suffix in (".data", ".cat"):
