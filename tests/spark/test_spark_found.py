@@ -223,3 +223,12 @@ def test_spark_runs_with_the_python_of_the_script(base: Path, tmp_path: Path) ->
     )  # fmt: skip
     found = f"found {sys.prefix} {len(stored.names(base))}"
     assert found in done.stdout, done.stderr[-2000:]
+
+
+@pytest.mark.in_memory
+def test_thousands_of_files_that_a_filter_skips(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a task with all of them the JVM would need more than its stack."""
+    for number in range(6000):
+        (tmp_path / f"{number}").write_bytes(b"x")
+    files = spark.read.format("binaryFile").load(f"file://{tmp_path}")
+    assert files.where("length > 1").count() == 0
