@@ -21,7 +21,7 @@ import pytest
 from winkfs.dataset.folder import far_files
 from winkfs.remote import control, find
 
-# Read by each process that asks a store: so a JVM can be told of a server that is started later.
+# Read by each process that asks a store: so a JVM can reach a server that is started later.
 CONFIG = Path(tempfile.gettempdir()) / f"winkfs-tests-{os.getpid()}.aws"
 
 

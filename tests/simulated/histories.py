@@ -153,7 +153,7 @@ class Unreliable(ObjectStore):
 
 @dataclass
 class History:
-    """What writers and readers were told."""
+    """What writers and readers saw."""
 
     done: dict[str, int] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)

@@ -11,7 +11,7 @@ import bisect
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -71,7 +71,7 @@ def vacuum(log: Log, done: Vacuumed, keep: int, older_than: float, *, dry_run: b
     oldest = _oldest(store, newest, keep, older_than, dry_run=dry_run)
     last = newest.generation
     if oldest > newest.oldest and not dry_run:
-        last = log.publish(lambda before: _drop_before(before, oldest))
+        last = log.publish(lambda before: drop_before(before, oldest))
     done.oldest = oldest
     done.manifests = _taken(store, oldest)
     older = set[str]()
@@ -92,7 +92,8 @@ def vacuum(log: Log, done: Vacuumed, keep: int, older_than: float, *, dry_run: b
             far_files(f"{log.root}/{job}").remove(names)
 
 
-def _drop_before(before: State, oldest: int) -> Manifest | int:
+def drop_before(before: State, oldest: int) -> Manifest | int:
+    """Return the manifest that makes `oldest` the oldest generation, or the one that did."""
     if before.oldest >= oldest:
         return before.generation
     return replace(next_manifest(before, "vacuum"), oldest=oldest)
@@ -111,8 +112,16 @@ def _oldest(store: FarFolder, newest: State, keep: int, older_than: float, *, dr
         store.files.put(LATEST, data)
         found = store.files.known(LATEST)
         now = found.mtime if found is not None else now
+    return oldest_kept(newest, keep, now - older_than, when)
+
+
+def oldest_kept(newest: State, keep: int, cutoff: float, when: Callable[[int], float]) -> int:
+    """Return the oldest generation to keep: the last at the cutoff, or earlier to keep so many.
+
+    when  returns the time of a generation, in the unit of `cutoff`; times ascend
+    """
     kept = range(newest.oldest, newest.generation + 1)
-    old = bisect.bisect_right(kept, now - older_than, key=when)
+    old = bisect.bisect_right(kept, cutoff, key=when)
     return max(min(kept[0] + old - 1, newest.generation - keep + 1), kept[0])
 
 

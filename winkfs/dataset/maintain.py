@@ -16,7 +16,6 @@ generation, and the one before is the newest. It keeps the damaged files, as `*.
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import errno
 import math
@@ -35,7 +34,7 @@ from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.container import open as open_container
 from winkfs.container.ondisk.lock import WriterLock
-from winkfs.dataset.farmaintain import Repaired, Vacuumed
+from winkfs.dataset.farmaintain import Repaired, Vacuumed, drop_before, oldest_kept
 from winkfs.dataset.farmaintain import repair as repair_far
 from winkfs.dataset.farmaintain import vacuum as vacuum_far
 from winkfs.dataset.folder import COPY, MANIFEST, Folder
@@ -46,7 +45,6 @@ from winkfs.dataset.manifest import (
     Log,
     encoded,
     is_dataset,
-    next_manifest,
     root_of,
 )
 from winkfs.dataset.records import Manifest, ShardRecord, State
@@ -182,7 +180,7 @@ def vacuum(
         if dry_run:
             return done
         if done.oldest > newest.oldest:
-            log.publish(lambda before: _drop_before(before, done.oldest))  # so that readers know
+            log.publish(lambda before: drop_before(before, done.oldest))  # so that readers know
         for job, files in jobs.items():
             _remove_files(root, job, files)
         for path in _pending(done.leftovers):
@@ -206,12 +204,6 @@ def _manifests(root: Directory) -> Directory:
 def _pending(paths: Iterable[str]) -> list[str]:
     """Return the paths of jobs that were not committed."""
     return [path for path in paths if path.startswith(f"{PENDING}/")]
-
-
-def _drop_before(before: State, oldest: int) -> Manifest | int:
-    if before.oldest >= oldest:
-        return before.generation
-    return replace(next_manifest(before, "vacuum"), oldest=oldest)
 
 
 # --- the plan ---
@@ -263,10 +255,7 @@ def _oldest(log: Log, newest: State, keep: int, cutoff: float) -> int:
         except CorruptError:
             return when(number + 1)
 
-    kept = range(newest.oldest, newest.generation + 1)
-    old = bisect.bisect_right(kept, round(cutoff * NANO), key=when)
-    last = kept[0] + old - 1  # the newest generation at the cutoff
-    return max(min(last, newest.generation - keep + 1), kept[0])
+    return oldest_kept(newest, keep, round(cutoff * NANO), when)
 
 
 def _removed(log: Log, first: int, last: int) -> tuple[set[str], list[str]]:

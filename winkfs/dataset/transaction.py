@@ -271,7 +271,7 @@ class Transaction:
             if after in (None, self.base_generation):  # then nothing has to be asked again
                 before = log.state(self.base_generation)
         else:
-            log = self.log or Log(self.root) if self.far else Log(self.root)
+            log = (self.log if self.far else None) or Log(self.root)
             done = self.committed(log)
             if done is not None:
                 log.confirm(done)
