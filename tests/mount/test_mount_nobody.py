@@ -21,7 +21,7 @@ base, there = mounting.base, mounting.there  # fixtures
 
 def _python_of_everybody() -> str | None:
     """A Python that another user may run, and that finds what we import."""
-    modules = "numpy, click, xxhash, mmh3, winkfs, winkmount"
+    modules = "numpy.strings, click, xxhash, mmh3, winkfs, winkmount"
     for python in (sys.executable, "/usr/bin/python3"):
         with contextlib.suppress(OSError):
             done = subprocess.run(
@@ -51,7 +51,7 @@ def test_ordinary_user_mounts_and_unmounts(open_directory: Path) -> None:
     if python is None:
         pytest.skip("no Python that an ordinary user may run")
     (open_directory / "winkfs").write_text(
-        f"#!{python}\nimport sys\nsys.path += {[*packages(), *sys.path]!r}\n"
+        f"#!{python}\nimport sys\nsys.path[:0] = {[*packages(), *sys.path]!r}\n"
         "from winkfs.cli import main\nsys.exit(main())\n"
     )
     (open_directory / "winkfs").chmod(0o755)
