@@ -98,12 +98,18 @@ def _gone(reading: Reading, piece: Piece) -> Iterator[pa.RecordBatch]:
 
 
 def _batch_of(reading: Reading, known: Mapping[str, pa.Array], count: int) -> pa.RecordBatch:
-    """Return rows with some columns; all others are null."""
+    """Return rows with some columns; all others are null, or empty if they may not be null."""
     values = [
-        known[column] if column in known else pa.nulls(count, field.type)
+        known[column] if column in known else _blank(field, count)
         for column, field in zip(reading.columns, reading.schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(values, schema=reading.schema)
+
+
+def _blank(field: pa.Field, count: int) -> pa.Array:
+    values = pa.nulls(count, field.type)
+    blank = {"string": "", "binary": b""}.get(str(field.type), 0)
+    return values if field.nullable else values.fill_null(blank)
 
 
 def _cut(reading: Reading, rows: FileTable) -> Iterator[FileTable]:

@@ -8,6 +8,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 from winkfs.spark.reading.options import STREAMING, Options
 from winkfs.spark.reading.reader import FilteringReader, WinkfsReader
+from winkfs.spark.reading.tables import is_table, table_schema, with_table
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -20,13 +21,16 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]  # PySpark has no type
     def name(cls) -> str:
         return "winkfs"
 
-    def schema(self) -> str:
-        from winkfs.spark.reading.stores import ddl_of
+    def schema(self) -> str | StructType:
+        from winkfs.spark.reading.stores import ddl_of, fields_of
 
-        return ddl_of(Options.of(self.options, STREAMING))  # for reads and streams alike
+        options = Options.of(self.options, STREAMING)  # for reads and streams alike
+        if not is_table(self.options):
+            return ddl_of(options)
+        return table_schema(self.options, options, fields_of(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = Options.of(self.options)
+        options = Options.of(with_table(self.options, schema))
         if options.pushdown == "off":
             return WinkfsReader(options, schema)
         if options.pushdown == "native":
@@ -43,7 +47,7 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]  # PySpark has no type
     def streamReader(self, schema: StructType) -> Any:
         from winkfs.spark.streaming import stream_reader
 
-        return stream_reader(self.options, schema)
+        return stream_reader(with_table(self.options, schema, stream=True), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         from winkfs.spark.writing.sink import stream_writer

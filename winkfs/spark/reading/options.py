@@ -83,10 +83,13 @@ STREAMING: Final = ("startingOffset", "maxFilesPerTrigger", "maxBytesPerTrigger"
 """Options that only streams have, see `streaming`."""
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 OF_HIVE: Final = "serialization.format"  # an option of every table in a catalog of Hive
+OF_TABLES: Final = (
+    "; a table in a catalog knows it if CREATE TABLE .. USING winkfs OPTIONS (path 'DIR') made it "
+    "without columns; else write t WITH (path = 'DIR'), or .option('path', DIR) before .table('t')"
+)
 IN_TABLES: Final = (
-    "; for a table in its catalog Spark gives a Python source no options: write "
-    "t WITH (path = 'DIR') in the query, or .option('path', DIR) before .table('t') or "
-    ".saveAsTable('t'), or after .writeTo('t')"
+    "; Spark does not give it to the writer of a table in its catalog: write INSERT INTO t WITH "
+    "(path = 'DIR'), or .option('path', DIR) before .saveAsTable('t') or after .writeTo('t')"
 )
 SELECTION: Final = frozenset(f.name for f in fields(Selection))
 FIELDS: Final = {
@@ -159,7 +162,7 @@ class Options:
             given["path"] = given.pop("paths")
         values = values_of(given, READERS)
         if not values.get("sources"):
-            raise ValueError(f"no path: give a container or data set: .load(BASE){IN_TABLES}")
+            raise ValueError(f"no path: give a container or data set: .load(BASE){OF_TABLES}")
         if "paths_file" in values:
             values["paths"] = values.get("paths", ()) + values.pop("paths_file")
         chosen = {name: values.pop(name) for name in SELECTION if name in values}

@@ -144,15 +144,21 @@ def _there(options: Options) -> dict[str, str]:
 
 def ddl_of(options: Options) -> str:
     """Return the default schema as DDL. Raises ValueError for a wrong column."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in fields_of(options))
+
+
+def fields_of(options: Options) -> list[tuple[str, str]]:
+    """Return name and SQL type of each column of the default schema. Raises ValueError for a wrong
+    column."""
     if options.columns is not None:
         names, typed = options.columns, _asked_for(options, options.columns)
     else:
         typed = {} if options.binary_file else _there(options)
         names = _default(options, typed)
-    fields = [f"`{name}` {type_of(column_of(name, typed), typed)}" for name in names]
+    fields = [(name, type_of(column_of(name, typed), typed)) for name in names]
     if len({name.lower() for name in names}) < len(names):
         raise ValueError(f"option columns names a column twice: {','.join(names)}")
-    return ", ".join(fields)
+    return fields
 
 
 def _default(options: Options, typed: Iterable[str]) -> tuple[str, ...]:
