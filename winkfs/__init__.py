@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from winkfs.remote.pull import pull as pull
     from winkfs.remote.push import push as push
     from winkfs.remote.signed import sign as sign
+    from winkfs.samples.export import export as export
 
 __version__ = VERSION
 _HOMES = {
@@ -82,6 +83,7 @@ _HOMES = {
     "WinkPath": "pythonic.path",
     "backup": "archive.backup",
     "create": "container.container",
+    "export": "samples.export",
     "fs": "fsspec.opening",
     "name_of_path": "names",
     "open": "registry",

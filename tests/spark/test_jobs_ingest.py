@@ -272,6 +272,26 @@ def test_pages_of_warc_files_found_by_their_first_bytes(
     assert summary["replaced"] == 1
 
 
+def test_samples_of_webdataset_and_mds(spark: SparkSession, tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c", columns={"n": "int64"}) as made:
+        for number in range(6):
+            made.put(f"{number}.txt", b"%d" % number, columns={"n": number})
+    winkfs.export(tmp_path / "c", webdataset=tmp_path / "w-%d.tar", maxcount=3)
+    winkfs.export(tmp_path / "c", mds=tmp_path / "m", maxcount=2)
+    (tmp_path / "m/shard.00001.mds").unlink()
+    pairs = (("webdataset", "w-{0..1}.tar", 6, 0), ("mds", "m", 4, 1))
+    for kind, source, files, bad in pairs:
+        found = ingest.run(spark, [str(tmp_path / source)], str(tmp_path / kind), kind=kind)
+        assert (found["files"], found["bad"], found["units"]) == (files, bad, 5 - files // 2)
+        with winkfs.open(tmp_path / kind) as made:
+            rows = made.to_arrow(["n", "content"]).to_pylist()
+            assert all(row["content"] == b"%d" % row["n"] for row in rows) and len(rows) == files
+    again = ingest.run(spark, [str(tmp_path / "m")], str(tmp_path / "mds"), kind="mds")
+    assert again["skipped"] == 3 and again["units"] == 0
+    with pytest.raises(Refusal, match="nothing to ingest"):
+        ingest.run(spark, [str(tmp_path / "mds")], str(tmp_path / "none"), kind="mds")
+
+
 def test_bad_rows_are_counted_and_missing_columns_raise(
     spark: SparkSession, tmp_path: Path
 ) -> None:

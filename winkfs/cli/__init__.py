@@ -23,6 +23,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "create": ("change", "Make an empty container."),
         "pack": ("pack", "Pack a directory or a tar file into a container."),
         "unpack": ("pack", "Unpack a container into a directory."),
+        "export": ("export", "Write the files as WebDataset, MDS or Parquet."),
         "columns": ("change", "List, add or drop the columns of a container."),
         "info": ("read", "Show the state of a container, a mount or a single file."),
     },

@@ -131,11 +131,13 @@ def _bad_list(path: str | None) -> Iterator[Report]:
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.argument("dataset")
 @click.option(
-    "--kind", type=click.Choice(["tree", "tar", "warc", "parquet", "records"]),
+    "--kind", type=click.Choice(
+        ["tree", "tar", "warc", "parquet", "webdataset", "mds", "records"]
+    ),
     help="Kind of the inputs (default: detected). For a directory: read its files of that kind.",
 )  # fmt: skip
-@click.option("--path-column", default="path", show_default=True, help="Of Parquet files.")
-@click.option("--content-column", default="content", show_default=True, help="Of Parquet files.")
+@click.option("--path-column", default="path", show_default=True, help="Of Parquet and MDS.")
+@click.option("--content-column", default="content", show_default=True, help="Of Parquet and MDS.")
 @click.option("--mtime-column", default="mtime", show_default=True, help="Of Parquet files.")
 @click.option(
     "--html", is_flag=True, help="Store title and language of HTML as columns `title` and `lang`."
@@ -176,6 +178,10 @@ def ingest(
     host/path?query, and the column url contains their URL. The newest capture of a URL has that
     name; older ones are followed by @YYYYMMDDhhmmss. An interrupted run resumes: inputs that are in
     DATASET and have not changed are skipped.
+
+    --kind webdataset reads tar files, also as 'shard-{000..099}.tar', by samples: the JSON of a
+    sample becomes columns of its files. --kind mds reads folders with an index.json of MosaicML
+    Streaming: numbers and texts become columns, all other values files.
 
     With --html, `winkfs ls DATASET --columns title,lang --where "lang = 'de'"` shows the title and
     language that the documents state.

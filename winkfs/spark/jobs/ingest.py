@@ -1,4 +1,5 @@
-"""Job `ingest`: directories, tar, WARC and Parquet files, stores of records into a data set.
+"""Job `ingest`: directories, tar, WARC and Parquet files, shards of WebDataset and MDS, stores of
+records into a data set.
 
 The input is divided into units. A unit is read by one task, and written as a shard. Its id is
 computed from path, size and mtime of each of its files, so that changed input is a new unit; new
@@ -58,6 +59,9 @@ from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import to_bytes, to_str
 from winkfs.registry import find_kind
+from winkfs.samples.intake import MdsSamples, WebSamples, folders_of, kinds_of, shards_in
+from winkfs.samples.mds import ShardInfo
+from winkfs.samples.webdataset import brace_list
 from winkfs.spark.jobs.captures import carry, named_by_url, rename, settle
 from winkfs.spark.jobs.reading import SEARCHED, language_of, title_of
 from winkfs.spark.jobs.session import (
@@ -77,11 +81,13 @@ from winkfs.units import NAMED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KINDS: Final = ("tree", "tar", "warc", "parquet", "records")
+KINDS: Final = ("tree", "tar", "warc", "parquet", "webdataset", "mds", "records")
 SUFFIXES: Final = {
     "tar": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),
     "warc": (".warc", ".warc.gz", ".wet", ".wet.gz", ".arc", ".arc.gz"),
     "parquet": (".parquet",),
+    "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),
+    "mds": (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2"),
 }
 HIDDEN: Final = (".", "_")
 UNIT_BYTES: Final = 128 << 20  # bytes of files of a directory in one unit
@@ -105,6 +111,7 @@ class Unit:
     names    files below the directory `path`, or files with records of the store there
     ids      instead: records with ids [first, stop)
     columns  names and values common to all rows, from the folders of a Parquet file
+    shard    of MDS, in the folder `path`; below: a directory for its files
     """
 
     kind: str
@@ -114,6 +121,8 @@ class Unit:
     names: tuple[bytes, ...] = field(default=(), repr=False)
     ids: tuple[int, int] | None = None
     columns: tuple[tuple[str, str | None], ...] = ()
+    shard: ShardInfo | None = field(default=None, repr=False)
+    below: str = ""
 
     def rest(self, known: Iterable[str]) -> Unit | None:
         """Return the part of the unit that units with these ids do not cover; None: nothing."""
@@ -142,7 +151,8 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
     cost        walks directories
     """
     found: list[Unit] = []
-    for path in map(os.path.abspath, inputs):
+    given = (each for path in inputs for each in _braces(path, kind))
+    for path in map(os.path.abspath, given):
         if not os.path.exists(path):
             raise NoSuchFile("no such directory or file", path)
         store = _records_at(path) if kind in (None, "records") else None
@@ -151,6 +161,8 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
                 found += _record_units(store)
         elif kind == "records":
             raise Refusal("no store of records", path)
+        elif kind == "mds":
+            found += _mds_units(path)
         elif os.path.isdir(path) and kind in (None, "tree"):
             without = os.fsencode(os.path.realpath(leave_out))
             files = _walk(os.fsencode(os.path.realpath(path)), b"", without)
@@ -164,6 +176,33 @@ def units(inputs: Sequence[str], kind: str | None, leave_out: str) -> list[Unit]
     if not found:
         raise Refusal("nothing to ingest there", ", ".join(inputs))
     return found
+
+
+def _braces(path: str, kind: str | None) -> list[str]:
+    """Return the paths of a brace list of WebDataset. Raises Refusal."""
+    if kind != "webdataset" or os.path.exists(path):
+        return [path]
+    try:
+        return brace_list(path)
+    except ValueError as error:
+        raise Refusal(str(error)) from None
+
+
+def _mds_units(path: str) -> Iterator[Unit]:
+    """Yield the shards of a folder of MDS, or of those below it. Raises Refusal; OSError."""
+    root = path if os.path.isdir(path) else os.path.dirname(path)
+    try:
+        for folder, below in folders_of(root):
+            for shard in shards_in(folder):
+                marks: list[tuple[object, ...]] = [(below, shard)]
+                for name in filter(None, (shard.basename, shard.packed)):
+                    with contextlib.suppress(OSError):  # the task that reads it reports it
+                        status = os.stat(os.path.join(folder, name))
+                        marks.append((name, status.st_size, status.st_mtime_ns))
+                id = _id(marks, f"mds {folder}")
+                yield Unit("mds", folder, shard.size, id, shard=shard, below=below)
+    except FormatError as error:
+        raise Refusal(str(error)) from None
 
 
 def kind_of(path: str) -> str:
@@ -290,13 +329,16 @@ def source_of(
 ) -> ItemSource:
     """Open the files of a unit, for a data set with the columns `known`. Reading them raises
     FormatError, Refusal, OSError."""
+    ratio = Ratio(tar.max_ratio)
     if unit.kind == "tree":
         return Tree(unit.path, note, scratch, names=unit.names)
-    if unit.kind == "tar":
-        ratio = Ratio(tar.max_ratio)
-        return Tarball(unit.path, note, scratch, ignore_zeros=tar.ignore_zeros, ratio=ratio)
+    if unit.kind in ("tar", "webdataset"):
+        plain = Tarball(unit.path, note, scratch, ignore_zeros=tar.ignore_zeros, ratio=ratio)
+        return plain if unit.kind == "tar" else WebSamples(plain, note, known)
+    if unit.shard is not None:
+        return MdsSamples(unit.path, unit.shard, unit.below, note, scratch, columns, ratio, known)
     if unit.kind == "warc":
-        return Warc(unit.path, note, Ratio(tar.max_ratio))
+        return Warc(unit.path, note, ratio)
     if unit.kind == "records":
         return RecordFiles(unit, note)
     return Table(unit.path, note, columns, dict(unit.columns), known)
@@ -472,7 +514,8 @@ def run(
     inputs       directories and files that all workers can read. Names are relative to a directory
                  or as in an archive; for web documents see `winkfs.archive.webnames`. If
                  names are equal, the last input counts
-    kind         tree, tar, warc, parquet or records; None: detected for each
+    kind         one of KINDS; None: detected for each, but never webdataset and mds, which are read
+                 as tar and tree
     html         add the columns `title` and `lang`, from the document itself
     again        also read units that the data set has recorded as read
     fail_fast    the first bad record is an error, and its round is not committed
@@ -495,10 +538,15 @@ def run(
     for part in _groups(todo, attrgetter("size"), round_bytes):
         with begun(target) as transaction:
             with guarded(spark, f"ingest {len(part)} units"):
+                have = union(record.schema for record in Log(target).latest().shards)
                 task = Task(
-                    transaction, columns or ParquetColumns(), html, fail_fast, tar or TarOptions(),
-                    union(record.schema for record in Log(target).latest().shards),
-                )  # fmt: skip
+                    transaction,
+                    columns or ParquetColumns(),
+                    html,
+                    fail_fast,
+                    tar or TarOptions(),
+                    _with_columns(have, todo, transaction.scratch),
+                )
                 found = on_units(spark, part, task)
             found, more = _settled(transaction, found, latest=latest)
             _commit(transaction, part, found, more, again)
@@ -513,6 +561,15 @@ def run(
     total["lines"] = [*_hints(todo, target), *_lines(reasons)]
     total["generation"] = Log(target).newest() if is_dataset(target) else 0
     return total | {"seconds": round(time.monotonic() - start, 3)}
+
+
+def _with_columns(known: Schema, work: list[Unit], scratch: str) -> Schema:
+    """Return the columns of the target and, of WebDataset, those of the first shard, so that all
+    tasks have the same."""
+    first = next((unit for unit in work if unit.kind == "webdataset"), None)
+    if first is None:
+        return known
+    return kinds_of(Tarball(first.path, lambda note: None, scratch), known)
 
 
 def _add_reasons(total: dict[str, Reason], more: dict[str, Reason]) -> None:
@@ -539,7 +596,7 @@ def _hints(work: list[Unit], target: str) -> Iterator[str]:
     if any(unit.kind == "warc" for unit in work) and named_by_url(target):
         yield (f"{target}: it has documents named by their URLs, of an earlier version, which stay "
                "as they are: the new ones are named host/path, also captures of those")  # fmt: skip
-    for kind in ("parquet", "warc"):
+    for kind in ("parquet", "warc", "mds"):
         counts: dict[str, int] = {}
         for unit in work:
             if unit.kind == "tree":
@@ -548,7 +605,7 @@ def _hints(work: list[Unit], target: str) -> Iterator[str]:
                 counts[unit.path] = counts.get(unit.path, 0) + there
         for path, count in counts.items():
             if count:
-                what = {"parquet": "Parquet", "warc": "WARC"}[kind]
+                what = {"parquet": "Parquet", "warc": "WARC", "mds": "MDS"}[kind]
                 yield (f"{path}: {what} files in it, {count:,}, are stored as they are: "
                        f"--kind {kind} reads what is in them")  # fmt: skip
 
