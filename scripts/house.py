@@ -176,7 +176,7 @@ def outside_disk(known: Mapping[str, Path]) -> list[str]:
 ROWS = (
     ("cli", "pyspark_winkfs"),
     ("spark", "stores"),
-    ("mounting", "fsspec"),
+    ("mounting", "fsspec", "loaders"),
     ("arrow", "samples"),
     ("dataset", "results"),
     ("archive", "aio"),
@@ -195,6 +195,7 @@ PURPOSE = {
     "fsspec": "files of a store for fsspec, and for ratarmount",
     "dataset": "manifests, shards, commits",
     "results": "digest sets and orders",
+    "loaders": "rows, their order, streams for training",
     "aio": "reads for asyncio, in threads",
     "archive": "pack, unpack, tar, WARC",
     "container": "one container: read, write, recover, verify",

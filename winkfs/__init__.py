@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from winkfs.errors import StalePlan as StalePlan
     from winkfs.errors import WinkError as WinkError
     from winkfs.fsspec.opening import fs as fs
+    from winkfs.loaders.rows import Rows as Rows
+    from winkfs.loaders.sampler import Sampler as Sampler
+    from winkfs.loaders.stream import Stream as Stream
     from winkfs.names import name_of_path as name_of_path
     from winkfs.names import path_of as path_of
     from winkfs.pythonic.path import WinkPath as WinkPath
@@ -77,8 +80,11 @@ _HOMES = {
     "Reader": "reader",
     "Report": "container.verify",
     "Row": "container.bulk",
+    "Rows": "loaders.rows",
+    "Sampler": "loaders.sampler",
     "StalePlan": "errors",
     "Stat": "entry",
+    "Stream": "loaders.stream",
     "WinkError": "errors",
     "WinkPath": "pythonic.path",
     "backup": "archive.backup",

@@ -319,6 +319,119 @@ FUNCTION(gather)
     Py_RETURN_NONE;
 }
 
+/* --- files by the positions of their inodes --- */
+
+/* Return a name as str; as bytes if it is no UTF-8, or has a backslash, which may have to be escaped. */
+static PyObject *text_of(Bytes name, int64_t size)
+{
+    PyObject *found = NULL;
+    if (!memchr(name, '\\', (size_t)size) && !(found = PyUnicode_FromStringAndSize((const char *)name, size)))
+        PyErr_Clear();
+    return found ? found : PyBytes_FromStringAndSize((const char *)name, size);
+}
+
+/* Read the content of a plain file whose inode is at `at`, and was at `pos` in its file -> NULL without
+ * an error: it is not plain, or damaged. */
+static PyObject *plain_content(const File *f, const Inode *inode, int64_t at, int64_t pos)
+{
+    if (!inode->lsize)
+        return PyBytes_FromStringAndSize(NULL, 0);
+    if (inode->count != 1)
+        return NULL;
+    Extent e = extent(f, inode->pairs);
+    int64_t start = e.pointer <= pos ? at - (pos - e.pointer) : -1;
+    bool plain = e.pointer > 0 && start > 0 && !e.skip && e.size == inode->lsize;
+    return plain ? content(f, start, e.size) : NULL;
+}
+
+/* Set the row i of the lists of `files` -> whether no error is set. */
+static bool put_row(const File *f, int64_t at, int64_t pos, PyObject **lists, Py_ssize_t i,
+                    int64_t *size, int64_t *mtime)
+{
+    Inode inode;
+    PyObject *found[3] = {NULL};
+    uint8_t copy[MAX_INODE];
+    int64_t left = f->limit - at;
+    if (at < 0 || left < 7)
+        return true;
+    int64_t key_len = once16(f->data + at + 1);
+    if (left < 7 + key_len)
+        return true;
+    int64_t width = 11 + key_len + once32(f->data + at + 3 + key_len);
+    if (width > MAX_INODE || width > left)
+        return true;
+    memcpy(copy, f->data + at, (size_t)width); /* the mapping may change meanwhile */
+    if (!inode_of(f, copy, width, at, NULL, 0, &inode))
+        return true;
+    if (lists[1] && !(found[1] = plain_content(f, &inode, at, pos)))
+        return !PyErr_Occurred();
+    if (lists[2] && inode.word_size) {
+        Value v;
+        int64_t start = inode.word <= pos ? at - (pos - inode.word) : -1;
+        if (start > 0 && value_of(f, NULL, start, &v)) {
+            if (inode.word_size <= v.size)
+                found[2] = PyBytes_FromStringAndSize((const char *)v.at, inode.word_size);
+            value_free(&v);
+        }
+        if (!found[2]) {
+            Py_XDECREF(found[1]);
+            return !PyErr_Occurred();
+        }
+    }
+    if (!(found[0] = text_of(inode.name, inode.name_len))) {
+        Py_XDECREF(found[1]);
+        Py_XDECREF(found[2]);
+        return false;
+    }
+    *size = inode.lsize;
+    *mtime = inode.mtime;
+    bool good = true;
+    for (int k = 2; k >= 0; k--)
+        if (found[k] && PyList_SetItem(lists[k], i, found[k]) != 0) /* an IndexError of a shorter list */
+            good = false;
+    return good;
+}
+
+/* files(data, limit, isz, pairoff, CONTID, at, pos, names, contents, words, sizes, mtimes): reads the
+ * files with inodes at offsets `at` of `data`, which were at `pos` in a file. Sets names[i] (see
+ * `text_of`), contents[i] and words[i], the stored bytes of attributes; contents, words None: these are
+ * not read. All stay as they are if one of them cannot be read. */
+FUNCTION(files)
+{
+    Py_buffer b[5] = {0};
+    long long limit, isz;
+    int pairoff;
+    unsigned long long contid;
+    PyObject *lists[3];
+    File f;
+    bool good = PyArg_ParseTuple(args, "y*LLpKy*y*O!OOw*w*", b, &limit, &isz, &pairoff, &contid, b + 1,
+                                 b + 2, &PyList_Type, lists, lists + 1, lists + 2, b + 3, b + 4);
+    Py_ssize_t n = b[1].len / 8;
+    for (int k = 1; good && k < 5; k++)
+        good = !lengths_differ(b[k].len, n);
+    good = good && file_of(&f, b, limit, isz, pairoff, contid);
+    for (int k = 1; good && k < 3; k++) {
+        if (lists[k] == Py_None)
+            lists[k] = NULL;
+        else if (!PyList_Check(lists[k])) {
+            PyErr_SetString(PyExc_TypeError, "contents and words are lists");
+            good = false;
+        }
+    }
+    const int64_t *at = b[1].buf, *pos = b[2].buf;
+    int64_t *sizes = b[3].buf, *mtimes = b[4].buf;
+    for (Py_ssize_t i = 0; good && i < n; i++) {
+        if (i + AHEAD < n)
+            bring(f.data, f.limit, at[i + AHEAD], isz);
+        f.contid = contid + (uint64_t)(pos[i] - at[i]); /* entries are checked by where they were */
+        good = put_row(&f, at[i], pos[i], lists, i, sizes + i, mtimes + i);
+    }
+    release(b, 5);
+    if (!good)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* --- one file --- */
 
 typedef struct {

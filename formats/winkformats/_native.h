@@ -113,6 +113,7 @@ static inline bool lengths_differ(Py_ssize_t got, Py_ssize_t rows)
 FUNCTION(inodes); /* _get.c */
 FUNCTION(contents);
 FUNCTION(gather);
+FUNCTION(files);
 FUNCTION(reader);
 FUNCTION(read_files); /* _files.c */
 FUNCTION(names_in);

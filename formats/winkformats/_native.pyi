@@ -68,6 +68,21 @@ def gather(
     good: Bools,
     /,
 ) -> None: ...
+def files(
+    data: Buffer,
+    limit: int,
+    isz: int,
+    pairoff: bool,
+    contid: int,
+    at: Int64,
+    pos: Int64,
+    names: list[str | bytes | None],
+    contents: list[bytes | None] | None,
+    words: list[bytes | None] | None,
+    sizes: Int64,
+    mtimes: Int64,
+    /,
+) -> None: ...
 def reader(
     data: Buffer,
     limits: array[int],
