@@ -729,8 +729,8 @@ OF_A_TABLE = {
 
 def test_options_that_spark_adds_to_a_table_are_ignored() -> None:
     given = dict(OF_A_TABLE)
-    columns = "`path` string, `size` bigint, `mtime` timestamp"
-    assert WinkfsDataSource(options=given).schema() == columns
+    columns = ["path", "size", "mtime"]
+    assert WinkfsDataSource(options=given).schema().names == columns
     assert Options.of(given).sources == ("/data",)
     del given["option.content"]
     assert SinkOptions.of(given).path == "/data"

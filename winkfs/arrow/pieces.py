@@ -109,6 +109,19 @@ class Listed(Piece):
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen(Piece):
+    """Files that the task chooses: those of the selection with inodes in [low, high).
+
+    selection, place  as of Listed
+    strict            a damaged inode, whose name is unknown, is an error
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    place: tuple[int, int, int] = (0, 0, 0)
+    strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Named(Piece):
     """Files of a store that is read by name: `names` from number `low` to `high`.
 

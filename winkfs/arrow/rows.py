@@ -21,11 +21,11 @@ import pyarrow as pa
 from winkformats import native
 from winkformats.arrays import Bools, Int64, keep_heap
 from winkformats.disk.pagecache import BulkReader, Dropper
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, raise_it
 from winkformats.kv.entry import MASK64, KVEntry
 from winkformats.kv.scan import values_at
 from winkfs.arrow import arrays
-from winkfs.arrow.pieces import Listed, Piece, unpack
+from winkfs.arrow.pieces import Chosen, Listed, Piece, unpack
 from winkfs.container.catalog import build, open_catalog, open_older
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.inode import Attrs
@@ -366,6 +366,10 @@ def _together(found: Iterator[FileTable]) -> Iterator[list[FileTable]]:
         yield some
 
 
+def _ignored(error: CorruptError) -> None:
+    """Ignore a damaged inode, whose name is unknown."""
+
+
 def open_planned(piece: Piece, *, load: bool = False) -> Store:
     """Open a container; load: with its index. Raises StalePlan if it is not that of the plan."""
     record = ShardRecord(piece.base, piece.contid, piece.size)
@@ -402,6 +406,7 @@ class PieceSource:
         self.contents = Contents(self.store, low, min(piece.high, piece.size), verify=verify)
         self._prepared: FileTable | None = None
         self._values: tuple[Int64, dict[str, Column]] | None = None
+        self._few = False  # the task has chosen so few files that their attributes are read
         self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
     def __exit__(self, *exc: object) -> None:
@@ -417,7 +422,10 @@ class PieceSource:
         if isinstance(piece, Listed):
             yield from map(self._seen, self._listed(piece))
             return
-        if piece.rows is not None:
+        if isinstance(piece, Chosen):
+            positions = self._chosen(piece)
+            self._few = len(positions) < MAX_ATTRIBUTE_READS
+        elif piece.rows is not None:
             positions = unpack(piece.rows)
         else:
             self.store.load()
@@ -436,9 +444,21 @@ class PieceSource:
         chosen = partial(
             listed, self.store, query=query, selection=piece.selection, problem=self.problem
         )
-        yield from self._columns(self._as_planned(piece, query), chosen)
+        yield from self._columns(self._as_planned(piece, query, self.problem), chosen)
 
-    def _as_planned(self, piece: Listed, query: Query) -> Iterator[FileTable]:
+    def _chosen(self, piece: Chosen) -> Int64:
+        """Return the positions of the selected files of the piece, ascending."""
+        query = query_of(piece.selection)._replace(between=(piece.low, piece.high))
+        problem = raise_it if piece.strict else _ignored
+        found = [
+            listed(self.store, rows, query, piece.selection, problem).pos
+            for rows in self._as_planned(piece, query, problem)
+        ]
+        return np.sort(np.concatenate([NOTHING, *found]))
+
+    def _as_planned(
+        self, piece: Listed | Chosen, query: Query, problem: Problem
+    ) -> Iterator[FileTable]:
         """Yield rows as of the plan, from the catalog of that time, or from one built now."""
         store, size = self.store, piece.size
         if piece.grows:
@@ -454,10 +474,11 @@ class PieceSource:
                     return
                 except DerivedDamage as error:
                     store.remark(error)
-        with build(store, save=False, lost=self.problem, positions=self._live_then(size)) as made:
+        positions = self._live_then(size, problem)
+        with build(store, save=False, lost=problem, positions=positions) as made:
             yield from rows_now(store, made, query)
 
-    def _live_then(self, size: int) -> Int64:
+    def _live_then(self, size: int, problem: Problem) -> Int64:
         """Return the positions, ascending, of the files live when the data file had `size` bytes.
 
         cost  opens the index; if the container has grown since, reads all of the file up to `size`
@@ -465,7 +486,7 @@ class PieceSource:
         with open_planned(self.piece, load=True) as store:
             if store.kv.end == size:
                 return store.index.positions()
-            found = rebuild(store.kv, store.settings, problem=self.problem, stop=size, marked=True)
+            found = rebuild(store.kv, store.settings, problem=problem, stop=size, marked=True)
             return np.sort(found.rows.pos)
 
     def _columns(
@@ -513,7 +534,7 @@ class PieceSource:
         """
         typed, chosen = self._typed, self.piece.rows
         many = chosen is None or len(unpack(chosen)) >= MAX_ATTRIBUTE_READS
-        if self._values is None and many:
+        if self._values is None and many and not self._few:
             self._values = values_between(self.store, self.piece.low, self.piece.high, typed)
         pos, known = self._values or (np.empty(0, np.int64), {})
         at = np.minimum(np.searchsorted(pos, rows.pos), max(len(pos) - 1, 0))

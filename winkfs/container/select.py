@@ -42,6 +42,7 @@ class Query(NamedTuple):
 
     columns  columns of the user whose values the rows contain
     at_once  blocks of a run that are read together; None: the default
+    between  positions of the inodes in [low, high); None: all
     """
 
     low: bytes = b""
@@ -50,6 +51,7 @@ class Query(NamedTuple):
     where: Condition | None = None
     columns: tuple[str, ...] = ()
     at_once: int | None = None
+    between: tuple[int, int] | None = None
 
     @classmethod
     def of_prefix(
@@ -69,6 +71,8 @@ class Query(NamedTuple):
             asked = {name: schema[name] for name in self.where.columns() & schema.keys()}
             kept &= rows.met(self.where, rows.columns(asked))
         kept |= rows.asked
+        if self.between is not None:
+            kept &= (rows.pos >= self.between[0]) & (rows.pos < self.between[1])
         return rows if kept.all() else rows.take(kept)
 
 
@@ -94,8 +98,9 @@ def rows_now(
     alone = not (others or later)
     asked = () if alone or query.where is None else query.where.columns()
     columns = tuple(dict.fromkeys([*query.columns, *asked]))
+    near = query.between if alone else None
     runs = [
-        first.rows(low, high, query.times, query.where, columns, query.at_once),
+        first.rows(low, high, query.times, query.where, columns, query.at_once, near),
         *(run.rows(low, high, columns=columns, at_once=query.at_once) for run in others),
     ]
     rest = query._replace(where=None) if alone else query

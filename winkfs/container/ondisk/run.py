@@ -198,6 +198,7 @@ class Run:
         where: Condition | None = None,
         columns: Sequence[str] = (),
         at_once: int | None = None,
+        between: tuple[int, int] | None = None,
     ) -> Iterator[FileTable]:
         """Yield the rows with names in [low, high), many blocks at a time. Raises DerivedDamage.
 
@@ -206,8 +207,13 @@ class Run:
                  it cannot be true are not read
         columns  columns of the user whose values the rows contain
         at_once  blocks read together; None: AT_ONCE
+        between  blocks without a position in it are left out
         """
         wanted = self.wanted(low, high, times)
+        if between is not None:
+            parts = self.parts[wanted]
+            near = (parts["pos_max"] >= between[0]) & (parts["pos_min"] < between[1])
+            wanted = wanted[near | (parts["asked"] > 0)]
         if where is not None:
             wanted = wanted[self._possible(where)[wanted]]
         there = [name for name in columns if name in self.schema]

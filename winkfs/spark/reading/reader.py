@@ -8,6 +8,7 @@ if a query needs it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -107,14 +108,28 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
                 named.append(part)
         elif kind.versions or options.as_of is not None:
             shards = worth_opening(options, shards_of([(kind, path)], options.as_of))
-            for shard, number in shards:
-                parts += _parts(options, contents, shard, number)
+            parts += _pieces(options, contents, shards)
         else:
             from winkfs.spark.reading.selected import part_now
 
             if part := part_now(options, contents, path):
                 parts.append(part)
     return scans(options, parts + named)
+
+
+def _pieces(
+    options: Options, contents: bool, shards: list[tuple[Shard, int]]
+) -> Iterable[PlannedPiece]:
+    """Return the pieces of the shards of a data set."""
+    if contents and not options.selection.everything:
+        from winkfs.spark.reading.chosen import for_tasks
+
+        found = for_tasks(options, shards)
+        if found is not None:
+            return found
+    return itertools.chain.from_iterable(
+        _parts(options, contents, shard, number) for shard, number in shards
+    )
 
 
 def _parts(

@@ -38,6 +38,7 @@ from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import plain_shard, snapshot_of
 from winkfs.errors import DerivedDamage, StalePlan
 from winkfs.results import orders
+from winkfs.spark.reading.chosen import of_container
 from winkfs.spark.reading.options import Options
 from winkfs.spark.reading.partition import Ordered, Scan, scans, task_count
 from winkfs.spark.reading.stores import shards_of, worth_opening
@@ -62,6 +63,11 @@ def part_now(
             shard.check(store)
         if shard.grows and not contents and options.selection.paths is None:
             now = _listed_now(options, shard, generation, store)
+            if now is not None:
+                return now
+        if shard.grows and contents and not options.selection.everything:
+            as_planned = replace(shard.record, size=store.kv.end)
+            now = of_container(options, replace(shard, record=as_planned), store)
             if now is not None:
                 return now
         store.load()
