@@ -361,6 +361,9 @@ class _Batch:
         lines = {i: str(error) for i, error in self.errors.items()}
         return arrays.texts([lines.get(i) for i in range(len(self.rows))])
 
+    def _refs(self) -> pa.Array:
+        return arrays.column(self.rows.pos | self.opened.piece.number << POS_BITS)
+
     def _same(self, value: str | int) -> pa.Array:
         return arrays.same(value, len(self.rows))
 
@@ -399,7 +402,8 @@ COLUMNS: Final[dict[str, Callable[[_Batch], pa.Array]]] = {
     "_error": _Batch._errors,
     "_container": lambda made: made._same(made.opened.piece.base),
     "_contid": lambda made: made._same(made.opened.piece.contid),
-    "ref": lambda made: arrays.column(made.rows.pos | made.opened.piece.number << POS_BITS),
+    "ref": lambda made: made._refs(),
+    "_ref": lambda made: made._refs(),
     "_pos": lambda made: arrays.column(made.rows.pos),
     "_pointer": lambda made: arrays.column(made.rows.pointer),
     "_generation": lambda made: made._same(made.opened.piece.generation),

@@ -37,6 +37,7 @@ from winkfs.container.select import (
     between,
     catalogued,
     columns_at,
+    in_order,
     listed,
     query_of,
     rows_now,
@@ -86,8 +87,8 @@ class Contents:
         self._compiled = native.code if self._verify else None
         self._low, self._high = low, min(high + MARGIN, self._end)
         self._drop = storage.dropper(low, self._high)
-        self._mapped = store.mapped and self._drop is None  # all of it is in the page cache
-        self.window_bytes = MAPPED_WINDOW if self._mapped else WINDOW
+        self.mapped = store.mapped and self._drop is None  # all of it is in the page cache
+        self.window_bytes = MAPPED_WINDOW if self.mapped else WINDOW
         self._map: mmap.mmap | memoryview | None = None
         self._pass: tuple[int, BulkReader] | None = None  # over an object, and its last offset
         self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # ranges read since the last `drop`
@@ -274,7 +275,7 @@ class Contents:
     def window(self, offset: int, length: int) -> memoryview:
         """Read a range of the data file, from which contents are taken, too; valid until the next
         read."""
-        if self._mapped:
+        if self.mapped:
             self._unmap_window()
             self._map = self.store.kv.view(offset)
             view = memoryview(self._map)[offset : min(offset + length, self._end)]
@@ -407,6 +408,7 @@ class PieceSource:
         self._prepared: FileTable | None = None
         self._values: tuple[Int64, dict[str, Column]] | None = None
         self._few = False  # the task has chosen so few files that their attributes are read
+        self._named = False  # these are of all files of the piece
         self._hidden = None if piece.hidden is None else unpack(piece.hidden)
 
     def __exit__(self, *exc: object) -> None:
@@ -468,6 +470,11 @@ class PieceSource:
         if catalog is not None:
             with catalog:
                 try:
+                    native = isinstance(piece, Listed) and query.where is None
+                    if self._typed and native and len(catalog.runs) == 1:
+                        parts = catalog.runs[0].values_named(query.low, query.high, self._typed)
+                        self._values, self._named = in_order(parts, self._typed), True
+                        query = query._replace(columns=())
                     for rows in rows_now(store, catalog, query, end=size):
                         yield rows
                         query = query._replace(low=rows.last + b"\0")
@@ -494,7 +501,7 @@ class PieceSource:
     ) -> Iterator[FileTable]:
         """Yield the selected rows, FILES_AT_ONCE or so at a time, and set `_values` for them."""
         for some in _together(found):
-            if self._typed:
+            if self._typed and not self._named:
                 self._values = self._values_of(FileTable.concat(some))
             yield FileTable.concat(list(map(chosen, some)))
 

@@ -8,7 +8,8 @@ columns_at returns the files with given inodes
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Final, NamedTuple
@@ -222,19 +223,25 @@ def values_between(
           the container lacks is null. None without a valid catalog
     cost  reads the numbers and those columns of all blocks that have such files
     """
-    found = [(np.empty(0, np.int64), {name: Column.nulls(typed[name], 0) for name in typed})]
     with believed(store) as catalog:
         if catalog is None:
             return None
-        for run in catalog.runs:
-            found += run.values_between(low, high, typed)
-        places, columns = zip(*found, strict=True)
-        pos = np.concatenate(places)
-        order = np.argsort(pos)
-        return pos[order], {
-            name: Column.concat([part[name] for part in columns]).take(order) for name in typed
-        }
+        parts = [run.values_between(low, high, typed) for run in catalog.runs]
+        return in_order(itertools.chain.from_iterable(parts), typed)
     return None
+
+
+def in_order(
+    parts: Iterable[tuple[Int64, dict[str, Column]]], typed: Mapping[str, str]
+) -> tuple[Int64, dict[str, Column]]:
+    """Join positions and values of files, in ascending order of the positions."""
+    none = np.empty(0, np.int64), {name: Column.nulls(typed[name], 0) for name in typed}
+    places, columns = zip(none, *parts, strict=True)
+    pos = np.concatenate(places)
+    order = np.argsort(pos)
+    return pos[order], {
+        name: Column.concat([part[name] for part in columns]).take(order) for name in typed
+    }
 
 
 # --- the files of a selection ---

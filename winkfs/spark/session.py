@@ -144,6 +144,10 @@ def read(
     ddl_of(checked)
     if checked.pushdown == "native":
         prove(spark)
+    if checked.content == "lazy":
+        from winkfs.spark.reading.lazy import frame
+
+        return frame(spark, checked, texts, schema)
     reader = spark.read.format("winkfs").options(**texts)
     return (reader if schema is None else reader.schema(schema)).load()
 

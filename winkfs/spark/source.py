@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+def _checked(options: Options) -> Options:
+    """Raise ValueError for what a source cannot do alone."""
+    if options.content == "lazy":
+        raise ValueError(
+            "content=lazy is for winkfs.spark.read(spark, path, content='lazy'), which adds a "
+            "function to what the source reads"
+        )
+    return options
+
+
 class WinkfsDataSource(DataSource):  # type: ignore[misc]  # PySpark has no types
     """The data source "winkfs", which Spark calls through `pyspark_winkfs.DefaultSource`."""
 
@@ -24,13 +34,13 @@ class WinkfsDataSource(DataSource):  # type: ignore[misc]  # PySpark has no type
     def schema(self) -> str | StructType:
         from winkfs.spark.reading.stores import ddl_of, fields_of
 
-        options = Options.of(self.options, STREAMING)  # for reads and streams alike
+        options = _checked(Options.of(self.options, STREAMING))  # for reads and streams alike
         if not is_table(self.options):
             return ddl_of(options)
         return table_schema(self.options, options, fields_of(options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = Options.of(with_table(self.options, schema))
+        options = _checked(Options.of(with_table(self.options, schema)))
         if options.pushdown == "off":
             return WinkfsReader(options, schema)
         if options.pushdown == "native":

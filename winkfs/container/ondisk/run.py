@@ -275,14 +275,27 @@ class Run:
         near = (self.parts["pos_max"] >= low) & (self.parts["pos_min"] < high)
         near &= self.parts["gone"] < self.parts["rows"]
         for numbers, rows in self._tables(np.flatnonzero(near)):
-            chosen = np.flatnonzero((rows.pos >= low) & (rows.pos < high) & ~rows.gone)
-            yield (
-                rows.pos[chosen],
-                {
-                    name: self._column(numbers, name, kind).take(chosen).cast(kind)
-                    for name, kind in typed.items()
-                },
-            )
+            chosen = (rows.pos >= low) & (rows.pos < high) & ~rows.gone
+            yield self._values(numbers, rows, np.flatnonzero(chosen), typed)
+
+    def values_named(
+        self, low: bytes, high: bytes | None, typed: Mapping[str, str]
+    ) -> Iterator[tuple[Int64, dict[str, Column]]]:
+        """Yield as `values_between` for files with names in [low, high), and others of their
+        blocks, without those whose inodes must be read."""
+        for numbers, rows in self._tables(self.wanted(low, high)):
+            chosen = np.flatnonzero(~rows.gone & ~rows.asked)
+            yield self._values(numbers, rows, chosen, typed)
+
+    def _values(
+        self, numbers: Int64, rows: FileTable, chosen: Int64, typed: Mapping[str, str]
+    ) -> tuple[Int64, dict[str, Column]]:
+        """Return positions and values of some rows of blocks."""
+        columns = {
+            name: self._column(numbers, name, kind).take(chosen).cast(kind)
+            for name, kind in typed.items()
+        }
+        return rows.pos[chosen], columns
 
     def _possible(self, where: Condition) -> Bools:
         """Return the blocks in which a condition can be true for some file, bool[b]."""

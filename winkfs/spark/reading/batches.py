@@ -21,6 +21,10 @@ def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBa
     accept(partition.links)
     if isinstance(partition, Ordered):
         yield from ordered(reading, partition.pieces, *_order_of(partition))
+    elif "_ref" in reading.columns:
+        from winkfs.spark.reading.lazy import in_disk_order  # late: most tasks do not need it
+
+        yield from in_disk_order(batches_of(reading, partition.pieces))
     else:
         yield from batches_of(reading, partition.pieces)
 

@@ -4,7 +4,8 @@
     path                       containers and data sets: BASE or DIR, several with commas, * ? [..]
     columns        see schema  which columns, in this order, with commas
     content        inline      inline: a column `content`; ref: where it lies, for `fetch_content`;
-                               none: neither
+                               none: neither; lazy, of `winkfs.spark.read` alone: a column
+                               `content` that is read where a query uses it, see `lazy`
     prefix                     only names that begin so (`path` as the column has it)
     glob                       only names that match (as `path` has them); * also crosses /. A JSON
                                list: one of them
@@ -49,6 +50,7 @@ _container  string     path of the container, without .data; these four and `siz
 _contid     bigint     its CONTID                              `fetch_content` needs
 _pos        bigint     kv_pointer of the inode
 _pointer    bigint     kv_pointer of the data entry, see `winkfs.container.table`
+_ref        bigint     number of the container in the plan << 44 | _pos, see `lazy`
 _generation bigint     of the data set, as of the plan, or of the commit; 0 for a container
 _change     string     put or, with no more than the name, delete
 
@@ -106,6 +108,7 @@ FIELDS: Final = {
     "_contid": "bigint",
     "_pos": "bigint",
     "_pointer": "bigint",
+    "_ref": "bigint",
     "_generation": "bigint",
     "_change": "string",
 }
@@ -362,7 +365,7 @@ flag: Final = one_of(true=True, false=False)
 READERS: Final[Readers] = {
     "path": ("sources", _sources),
     "columns": ("columns", _words),
-    "content": ("content", one_of(inline="inline", ref="ref", none="none")),
+    "content": ("content", one_of(inline="inline", lazy="lazy", ref="ref", none="none")),
     "prefix": ("prefix", lambda text: to_name(text.encode())),
     "glob": ("globs", _globs),
     "paths": ("paths", _names),

@@ -47,6 +47,10 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
 
     def partitions(self) -> list[Scan | Ordered]:
         assert self.options is not None
+        if "_ref" in self.columns:
+            from winkfs.spark.reading.lazy import partitions as numbered
+
+            return linked(numbered(self.options))
         return linked(partitions(self.options, contents="content" in self.columns))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

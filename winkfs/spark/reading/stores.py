@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -63,9 +64,18 @@ def shards_of(stores: Iterable[FoundStore], as_of: AsOf = None) -> list[tuple[Sh
     for kind, path in stores:
         if not kind.has("shards"):
             raise ValueError(f"{path}: is a {kind.name}: that is for containers and data sets")
-        seen = kind.function("shards", path)(path, as_of)
+        seen = kind.function("shards", path)(path, pinned(as_of, path))
         shards += [(shard, seen.generation) for shard in seen.shards]
     return shards
+
+
+def pinned(as_of: AsOf, path: str) -> AsOf:
+    """Return the time or generation of a store. A plan that was made before names generations as a
+    JSON object by the paths of their stores, see `lazy`."""
+    if isinstance(as_of, str) and as_of.startswith("{"):
+        found: int | None = json.loads(as_of).get(path)
+        return found
+    return as_of
 
 
 def worth_opening(options: Options, shards: list[tuple[Shard, int]]) -> list[tuple[Shard, int]]:
@@ -111,7 +121,8 @@ def typed_of(options: Options) -> dict[str, str]:
             made = log.manifests(log.newest(), log.head().oldest)
             found += [record.schema for manifest in made for record in manifest.added]
         if kind.has("shards"):
-            found.append(kind.function("shards", path)(path, options.as_of).columns)
+            seen = kind.function("shards", path)(path, pinned(options.as_of, path))
+            found.append(seen.columns)
         else:
             with kind.function("open", path)(path) as reader:
                 found.append(reader.columns)
@@ -165,7 +176,9 @@ def _default(options: Options, typed: Iterable[str]) -> tuple[str, ...]:
     named: tuple[str, ...] = ("path", "modificationTime", "length") if options.binary_file else (
         "path", "size", "mtime",
     )  # fmt: skip
-    content = {"inline": ("content",), "ref": REFS, "none": ()}[options.content]
+    content = {"inline": ("content",), "lazy": ("content",), "ref": REFS, "none": ()}[
+        options.content
+    ]
     if "id" in typed and _all_records(options):
         named, typed = ("id", "size"), [name for name in typed if name != "id"]
     found = (*named, *content, *typed, *(("_error",) if options.mode == "PERMISSIVE" else ()))

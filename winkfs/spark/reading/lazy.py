@@ -1,0 +1,429 @@
+"""Contents that a query reads only for the rows that need them: `read(.., content="lazy")`.
+
+The scan returns no contents but references: the number of a container in the plan and the position
+of a file in it. The column `content` is a function of these, so Spark leaves it out of a query that
+does not use it, and calls it after the filters. `frame` makes such a DataFrame on the driver,
+`partitions` plans its scan, `Fetch` runs in the tasks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from winkformats.arrays import Int64
+from winkfs.arrow.pieces import POS_BITS, Piece, batch_ranges
+from winkfs.dataset.shard import Shard
+from winkfs.names import DATA
+from winkfs.remote.find import links_to
+from winkfs.remote.links import accept
+from winkfs.spark.reading.options import Options
+from winkfs.spark.reading.stores import check, ddl_of, shards_of, stores_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from winkfs.arrow.rows import Contents
+    from winkfs.spark.reading.partition import Ordered, Scan
+
+MAX_SHARDS: Final = 1 << 63 - POS_BITS  # numbers that a reference has room for
+TASK_CONTENT: Final = 2 << 30  # bytes of content of a task of a whole scan
+MAX_OPEN: Final = 64  # containers that a task keeps open
+POS_MASK: Final = (1 << POS_BITS) - 1
+SLACK: Final = 64  # bytes of an entry beside its content, as `rows.SLACK`
+ROW_BYTES: Final = 128  # approximate bytes of memory of a row beside its content
+MAX_MAPPED: Final = 1 << 30  # bytes of a range of a file that is mapped at a time
+DROPS: Final = (
+    "content=lazy leaves no rows out, since a query without contents does not know which are "
+    "damaged: use mode=PERMISSIVE and where(\"_error is null\"), or content=inline"
+)  # fmt: skip
+NEEDS: Final = "content=lazy needs PySpark 4.1 or later, which has arrow_udf"
+
+
+# --- on the driver ---
+
+
+def frame(
+    spark: SparkSession, options: Options, texts: dict[str, str], schema: StructType | str | None
+) -> DataFrame:
+    """Return the DataFrame of a read with content=lazy.
+
+    options, texts  the same, checked and as Spark gets them
+    schema          columns, as `spark.read.schema` takes them
+    raises          ValueError for what cannot be lazy; NoSuchFile; FormatError; OSError
+    cost            reads manifests, opens single containers; on object storage signs a link to
+                    each data file
+    """
+    from pyspark.sql.types import StructType
+
+    if options.mode == "DROPMALFORMED":
+        raise ValueError(DROPS)
+    if options.changes:
+        raise ValueError("readChanges=true and content=lazy: use content=inline or content=ref")
+    fields = schema if isinstance(schema, StructType) else StructType.fromDDL(
+        ddl_of(options) if schema is None else schema
+    )  # fmt: skip
+    columns, _ = check(fields, options)
+    places, pinned = Places.of(options)
+    given = {name: text for name, text in texts.items() if name.lower() not in _REPLACED}
+    given |= {"content": "none", **pinned}
+    reader = spark.read.format("winkfs").options(**given)
+    if "content" not in columns:
+        return reader.schema(fields).load()
+    names = [field.name for field in fields]
+    known = dict(zip(columns, names, strict=True))
+    needed = {name: known.get(name, name) for name in _NEEDED}
+    kept = [field for field, column in zip(fields, columns, strict=True) if column != "content"]
+    hidden = [name for name in _NEEDED if name not in known]
+    rows = reader.schema(_with_longs(kept, hidden)).load()
+    return rows.select(_columns(spark, options, places, known, needed))
+
+
+_REPLACED: Final = frozenset(("content", "columns", "asof"))
+_NEEDED: Final = ("_ref", "_pointer", "size")
+
+
+def _with_longs(fields: list[Any], names: list[str]) -> StructType:
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    return StructType([*fields, *(StructField(name, LongType()) for name in names)])
+
+
+def _columns(
+    spark: SparkSession,
+    options: Options,
+    places: Places,
+    known: dict[str, str],
+    needed: dict[str, str],
+) -> list[Column]:
+    """Return the columns of a lazy read.
+
+    known   column -> the name that it has
+    needed  the same for what the function takes
+    """
+    from pyspark.sql import functions
+
+    from winkfs.spark.session import compiled
+
+    def column(name: str) -> Column:
+        return functions.col("`" + name.replace("`", "``") + "`")
+
+    fetch = Fetch(places, options.mode, options.batch, options.largest, options.verify)
+    with compiled(spark):
+        found = arrow_function(spark, fetch)(*(column(needed[name]) for name in _NEEDED))
+    content = found.getField("content") if fetch.permissive else found
+    made = {name: column(text) for name, text in known.items() if name != "content"}
+    made["content"] = content.alias(known["content"])
+    if fetch.permissive and "_error" in made:
+        both = functions.coalesce(made["_error"], found.getField("error"))
+        made["_error"] = both.alias(known["_error"])
+    return [made[name] for name in known]
+
+
+def arrow_function(spark: SparkSession, fetch: Fetch) -> Any:
+    """Return the function of Spark that calls `fetch`. Raises ValueError for PySpark before 4.1.
+
+    In a session that is not remote it is made without PySpark's `arrow_udf`, which imports pandas.
+    """
+    from pyspark.sql.types import BinaryType, StringType, StructType
+
+    kind: Any = BinaryType()
+    if fetch.permissive:
+        kind = StructType().add("content", kind).add("error", StringType())
+    if getattr(spark, "sparkContext", None) is not None:
+        with contextlib.suppress(ImportError, AttributeError, TypeError):
+            from pyspark.sql.udf import UserDefinedFunction
+            from pyspark.util import PythonEvalType
+
+            iterator = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
+            return UserDefinedFunction(fetch, kind, "content", iterator)
+    try:
+        from pyspark.sql.functions import ArrowUDFType, arrow_udf
+    except ImportError:
+        raise ValueError(NEEDS) from None
+    return arrow_udf(fetch, kind, ArrowUDFType.SCALAR_ITER)
+
+
+# --- the plan ---
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The containers of a plan by their numbers, small when pickled.
+
+    names   their paths, joined by NUL and compressed
+    contid  int64[n]: CONTID
+    size    int64[n]: FILESIZE
+    grows   bool[n]: the container may have grown since
+    links   to objects, compressed; b"": none
+    """
+
+    names: bytes
+    contid: Int64
+    size: Int64
+    grows: Any
+    links: bytes = b""
+
+    @classmethod
+    def of(cls, options: Options) -> tuple[Places, dict[str, str]]:
+        """Return the containers of a read, and the option that pins their generations.
+
+        raises  as `frame`
+        """
+        stores = stores_of(options.sources)
+        for kind, path in stores:
+            if not kind.has("shards"):
+                raise ValueError(f"{path}: is a {kind.name}: content=lazy is for containers and "
+                                 "data sets")  # fmt: skip
+        as_of: Any = options.as_of
+        if options.order.startswith("perm:") and any(kind.versions for kind, _ in stores):
+            from winkfs.results import orders
+
+            as_of = orders.open(options.order.removeprefix("perm:")).generation
+        found: list[Shard] = []
+        generations = {}
+        for kind, path in stores:
+            seen = kind.function("shards", path)(path, as_of)
+            found += seen.shards
+            if kind.versions:
+                generations[path] = seen.generation
+        pinned = {"asOf": json.dumps(generations)} if generations else {}
+        return cls.of_shards(found), pinned
+
+    @classmethod
+    def of_shards(cls, shards: list[Shard]) -> Places:
+        """Number containers. Raises ValueError if there are too many."""
+        if len(shards) > MAX_SHARDS:
+            raise ValueError(f"content=lazy reads at most {MAX_SHARDS:,} shards at once, and here "
+                             f"are {len(shards):,}: compact the data set")  # fmt: skip
+        bases = [shard.base for shard in shards]
+        links = links_to(bases)
+        data = {
+            url: link
+            for found in links.values()
+            for url, link in found.items()
+            if url.endswith(DATA)  # contents need no more
+        }
+        return cls(
+            zlib.compress("\0".join(bases).encode("utf-8", "surrogateescape"), 1),
+            np.array([shard.record.contid for shard in shards], np.uint64).view(np.int64),
+            np.array([shard.record.size for shard in shards], np.int64),
+            np.array([shard.grows for shard in shards], bool),
+            zlib.compress(json.dumps(data).encode(), 1) if data else b"",
+        )
+
+
+def partitions(options: Options) -> list[Scan | Ordered]:
+    """Return the tasks of a scan whose pieces have the numbers of `Places`. See
+    `reader.partitions`."""
+    from winkfs.spark.reading.reader import partitions as planned
+
+    shards = [shard for shard, _ in shards_of(stores_of(options.sources), options.as_of)]
+    if options.selection.everything and options.split is None:
+        content = sum(shard.record.size for shard in shards)
+        options = replace(options, partitions=max(options.partitions, content // TASK_CONTENT))
+    numbers = {shard.base: number for number, shard in enumerate(shards)}
+    tasks = planned(options, contents=False)
+    for task in tasks:
+        task.pieces = tuple(replace(piece, number=numbers[piece.base]) for piece in task.pieces)
+    return tasks
+
+
+def in_disk_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Sort the rows of a task by their references, so that contents are read from front to back.
+
+    cost  memory for the rows from the first one that is out of order on
+    """
+    import pyarrow as pa
+
+    from winkfs.arrow import arrays
+
+    last = -1
+    for batch in batches:
+        ref = arrays.numbers(batch.column("_ref"))
+        if len(ref) and int(ref[0]) > last and (ref[1:] > ref[:-1]).all():
+            last = int(ref[-1])
+            yield batch
+            continue
+        table = pa.Table.from_batches([batch, *batches])
+        for part in table.combine_chunks().to_batches():
+            order = np.argsort(arrays.numbers(part.column("_ref")), kind="stable")
+            yield part.take(arrays.column(order))
+
+
+# --- in the tasks ---
+
+
+@dataclass(slots=True)
+class Fetch:
+    """The function of the column `content`, of `_ref`, `_pointer` and `size`. An object of it is
+    sent with the query; each task calls it once."""
+
+    places: Places
+    mode: str
+    batch: int
+    largest: int
+    verify: bool
+
+    @property
+    def permissive(self) -> bool:
+        return self.mode == "PERMISSIVE"
+
+    def __call__(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        from pyspark_winkfs import one_line
+        from winkfs.arrow.arrays import freeze
+
+        freeze()
+        with one_line:
+            yield from _Task(self).contents(batches)
+
+
+class _Task:
+    """The open containers of a task."""
+
+    def __init__(self, fetch: Fetch) -> None:
+        places = fetch.places
+        self.fetch, self.places = fetch, places
+        if places.links:
+            accept(json.loads(zlib.decompress(places.links)))
+        self.names = zlib.decompress(places.names).decode("utf-8", "surrogateescape").split("\0")
+        self.opened: dict[int, Contents] = {}
+
+    def contents(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
+        """Yield the contents of rows, in as many arrays as `batch` bytes allow."""
+        from winkfs.arrow import arrays
+
+        largest = self.fetch.largest
+        try:
+            for columns in batches:
+                ref, pointer, size = map(arrays.numbers, columns)
+                missing = None
+                if columns[0].null_count:
+                    missing = ~arrays.bools(columns[0].is_valid())
+                weights = np.where(size <= largest, size, 0) + ROW_BYTES
+                for at, stop in batch_ranges(weights, self.fetch.batch):
+                    part = slice(at, stop)
+                    absent = None if missing is None else missing[part]
+                    yield self._part(ref[part], pointer[part], size[part], absent)
+        finally:
+            for contents in self.opened.values():
+                _close(contents)
+
+    def _part(self, ref: Int64, pointer: Int64, size: Int64, missing: Any) -> pa.Array:
+        """Return the contents of some rows; missing: those without a reference."""
+        shard, pos = ref >> POS_BITS, ref & POS_MASK
+        left = size > self.fetch.largest
+        errors: dict[int, str] = {
+            i: f"{size[i]} bytes, more than maxContentBytes {self.fetch.largest}"
+            for i in np.flatnonzero(left).tolist()
+        }
+        if missing is not None:
+            left = left | missing
+        if not left.any() and (shard == shard[0]).all():
+            found, wrong = self._read(int(shard[0]), pos, pointer, size)
+            errors |= {i: str(error) for i, error in wrong.items()}
+        else:
+            found = self._gathered(shard, pos, pointer, size, left, errors)
+        if errors and not self.fetch.permissive:
+            self._raise(errors, shard, pos)
+        return self._with_errors(found, errors) if self.fetch.permissive else found
+
+    def _gathered(
+        self,
+        shard: Int64,
+        pos: Int64,
+        pointer: Int64,
+        size: Int64,
+        left: Any,
+        errors: dict[int, str],
+    ) -> pa.Array:
+        """Read the contents of several containers; `left`: rows that are null; note errors."""
+        import pyarrow as pa
+
+        from winkfs.arrow import arrays
+
+        rows = np.flatnonzero(left)
+        places, parts = [rows], [pa.nulls(len(rows), pa.binary())]
+        for number in np.unique(shard[~left]).tolist():
+            rows = np.flatnonzero((shard == number) & ~left)
+            found, wrong = self._read(number, pos[rows], pointer[rows], size[rows])
+            errors |= {int(rows[i]): str(error) for i, error in wrong.items()}
+            places.append(rows)
+            parts.append(found)
+        return arrays.taken(pa.concat_arrays(parts), np.argsort(np.concatenate(places)))
+
+    def _read(
+        self, number: int, pos: Int64, pointer: Int64, size: Int64
+    ) -> tuple[pa.Array, dict[int, Exception]]:
+        """Read contents of a container: see `Contents.read`."""
+        contents = self._opened(number)
+        ends, storage = pointer + size + SLACK, contents.store.kv.storage
+        if storage.far:
+            plain = pointer > 0  # others are read by their inodes
+            storage.fetch(zip(pointer[plain].tolist(), ends[plain].tolist(), strict=True))
+        elif contents.mapped:
+            low, high = int(pointer.min()), int(ends.max())
+            if low > 0 and high - low <= MAX_MAPPED:
+                contents.window(low, high - low)
+        found = contents.read(pos, pointer, size)
+        contents.drop()
+        return found
+
+    def _opened(self, number: int) -> Contents:
+        from winkfs.arrow.rows import Contents, open_planned
+
+        found = self.opened.pop(number, None)
+        if found is None:
+            places = self.places
+            size = int(places.size[number])
+            contid = int(places.contid[number : number + 1].view(np.uint64)[0])
+            grows = bool(places.grows[number])
+            store = open_planned(Piece(self.names[number], contid, size, grows, 0, size))
+            found = Contents(store, store.kv.start, store.kv.end, verify=self.fetch.verify)
+            if len(self.opened) >= MAX_OPEN:
+                _close(self.opened.pop(next(iter(self.opened))))
+        self.opened[number] = found  # moved to the end: the first one is closed first
+        return found
+
+    def _raise(self, errors: dict[int, str], shard: Int64, pos: Int64) -> None:
+        """Raise a Refusal for the first error."""
+        from winkfs.errors import Refusal
+
+        first = min(errors)
+        number = int(shard[first])
+        name = self._name(number, int(pos[first]))
+        raise Refusal(
+            f"{name}{errors[first]}; mode=PERMISSIVE gives such rows an _error", self.names[number]
+        )
+
+    def _name(self, number: int, pos: int) -> str:
+        """Return the path of a file for a message; "" if it cannot be read."""
+        from winkfs.container.survey import files_at
+        from winkfs.names import to_path
+
+        found = files_at(self._opened(number).store, np.array([pos]), lambda error: None)
+        return f"{to_path(found.name(0))}: " if len(found) else ""
+
+    @staticmethod
+    def _with_errors(found: pa.Array, errors: dict[int, str]) -> pa.Array:
+        import pyarrow as pa
+
+        from winkfs.arrow import arrays
+
+        texts = arrays.texts([errors.get(i) for i in range(len(found))]) if errors else pa.nulls(
+            len(found), pa.string()
+        )  # fmt: skip
+        return pa.StructArray.from_arrays([found, texts], ["content", "error"])
+
+
+def _close(contents: Contents) -> None:
+    contents.close()
+    contents.store.abandon()
