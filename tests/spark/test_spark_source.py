@@ -699,7 +699,7 @@ def test_hidden_rows_stay_hidden_however_tasks_are_cut(tmp_path: Path, order: st
         ({"splitBytes": "some"}, "option splitBytes is 'some': it takes a number of bytes"),
         ({"batchBytes": "0"}, "option batchBytes is '0'"),
         ({"maxContentBytes": "3g"}, "option maxContentBytes is '3g'"),
-        ({"content": "maybe"}, "it takes inline or ref or none"),
+        ({"content": "maybe"}, "it takes inline or lazy or ref or none"),
         ({"verify": "perhaps"}, "it takes true or false"),
         ({"mtimeFrom": "yesterday"}, "seconds since the epoch, or a time as"),
         ({"mtimeFrom": "5", "mtimeTo": "4"}, "mtimeFrom is later than mtimeTo"),

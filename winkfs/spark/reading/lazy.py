@@ -3,7 +3,7 @@
 The scan returns no contents but references: the number of a container in the plan and the position
 of a file in it. The column `content` is a function of these, so Spark leaves it out of a query that
 does not use it, and calls it after the filters. `frame` makes such a DataFrame on the driver,
-`partitions` plans its scan, `Fetch` runs in the tasks.
+`Fetch` runs in the tasks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from winkfs.names import DATA
 from winkfs.remote.find import links_to
 from winkfs.remote.links import accept
 from winkfs.spark.reading.options import Options
-from winkfs.spark.reading.stores import check, ddl_of, shards_of, stores_of
+from winkfs.spark.reading.stores import check, ddl_of, stores_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from winkfs.arrow.rows import Contents
-    from winkfs.spark.reading.partition import Ordered, Scan
 
 MAX_SHARDS: Final = 1 << 63 - POS_BITS  # numbers that a reference has room for
-TASK_CONTENT: Final = 2 << 30  # bytes of content of a task of a whole scan
 MAX_OPEN: Final = 64  # containers that a task keeps open
 POS_MASK: Final = (1 << POS_BITS) - 1
 SLACK: Final = 64  # bytes of an entry beside its content, as `rows.SLACK`
@@ -219,22 +217,6 @@ class Places:
             np.array([shard.grows for shard in shards], bool),
             zlib.compress(json.dumps(data).encode(), 1) if data else b"",
         )
-
-
-def partitions(options: Options) -> list[Scan | Ordered]:
-    """Return the tasks of a scan whose pieces have the numbers of `Places`. See
-    `reader.partitions`."""
-    from winkfs.spark.reading.reader import partitions as planned
-
-    shards = [shard for shard, _ in shards_of(stores_of(options.sources), options.as_of)]
-    if options.selection.everything and options.split is None:
-        content = sum(shard.record.size for shard in shards)
-        options = replace(options, partitions=max(options.partitions, content // TASK_CONTENT))
-    numbers = {shard.base: number for number, shard in enumerate(shards)}
-    tasks = planned(options, contents=False)
-    for task in tasks:
-        task.pieces = tuple(replace(piece, number=numbers[piece.base]) for piece in task.pieces)
-    return tasks
 
 
 def in_disk_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from winkfs.arrow.pieces import OPEN, PlannedPiece, listed, piece_of, weight_of
 from winkfs.spark.reading.options import Options, arrow_schema
 from winkfs.spark.reading.partition import MIN_TASK, Ordered, Scan, linked, scans
+
+TASK_CONTENT: Final = 2 << 30  # bytes of content of a task that reads them lazily
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,8 +50,6 @@ class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no ty
     def partitions(self) -> list[Scan | Ordered]:
         assert self.options is not None
         if "_ref" in self.columns:
-            from winkfs.spark.reading.lazy import partitions as numbered
-
             return linked(numbered(self.options))
         return linked(partitions(self.options, contents="content" in self.columns))
 
@@ -134,6 +134,22 @@ def _pieces(
     return itertools.chain.from_iterable(
         _parts(options, contents, shard, number) for shard, number in shards
     )
+
+
+def numbered(options: Options) -> list[Scan | Ordered]:
+    """Return the tasks of a scan without contents whose pieces have the numbers of their containers
+    in the plan, see `lazy.Places`. A whole scan has tasks of at most TASK_CONTENT bytes."""
+    from winkfs.spark.reading.stores import shards_of, stores_of
+
+    shards = [shard for shard, _ in shards_of(stores_of(options.sources), options.as_of)]
+    if options.selection.everything and options.split is None:
+        content = sum(shard.record.size for shard in shards)
+        options = replace(options, partitions=max(options.partitions, content // TASK_CONTENT))
+    numbers = {shard.base: number for number, shard in enumerate(shards)}
+    tasks = partitions(options, contents=False)
+    for task in tasks:
+        task.pieces = tuple(replace(piece, number=numbers[piece.base]) for piece in task.pieces)
+    return tasks
 
 
 def _parts(
