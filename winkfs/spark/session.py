@@ -147,7 +147,8 @@ def read(
     if checked.content == "lazy":
         from winkfs.spark.reading.lazy import frame
 
-        return frame(spark, checked, texts, schema)
+        with compiled(spark):
+            return frame(spark, checked, texts, schema)
     reader = spark.read.format("winkfs").options(**texts)
     return (reader if schema is None else reader.schema(schema)).load()
 

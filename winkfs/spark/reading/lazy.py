@@ -109,14 +109,11 @@ def _columns(
     """
     from pyspark.sql import functions
 
-    from winkfs.spark.session import compiled
-
     def column(name: str) -> Column:
         return functions.col("`" + name.replace("`", "``") + "`")
 
     fetch = Fetch(places, options.mode, options.batch, options.largest, options.verify)
-    with compiled(spark):
-        found = arrow_function(spark, fetch)(*(column(needed[name]) for name in _NEEDED))
+    found = arrow_function(spark, fetch)(*(column(needed[name]) for name in _NEEDED))
     content = found.getField("content") if fetch.permissive else found
     made = {name: column(text) for name, text in known.items() if name != "content"}
     made["content"] = content.alias(known["content"])
