@@ -15,12 +15,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from itertools import accumulate
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from winkformats.arrays import Int64
 from winkfs.loaders.permutation import Permutation, key_of
+
+AT_ONCE: Final = 1 << 12  # rows that are read together in orders without windows
 
 
 class Order(Protocol):
@@ -31,8 +33,8 @@ class Order(Protocol):
     def take(self, start: int, stop: int) -> Int64:
         """Return the rows at the positions [start, stop), int64[stop - start]."""
 
-    def ahead(self, position: int) -> tuple[int, int]:
-        """Return the range of positions that are best read together with this one."""
+    def ahead(self, position: int) -> int:
+        """Return the end of the positions that are best read together with this one."""
 
 
 class Disk:
@@ -44,8 +46,8 @@ class Disk:
     def take(self, start: int, stop: int) -> Int64:
         return np.arange(start, stop)
 
-    def ahead(self, position: int) -> tuple[int, int]:
-        return position, self.n
+    def ahead(self, position: int) -> int:
+        return min(position + AT_ONCE, self.n)
 
 
 class Full:
@@ -57,8 +59,8 @@ class Full:
     def take(self, start: int, stop: int) -> Int64:
         return self._all.at(np.arange(start, stop))
 
-    def ahead(self, position: int) -> tuple[int, int]:
-        return position, self.n
+    def ahead(self, position: int) -> int:
+        return min(position + AT_ONCE, self.n)
 
 
 class Blocks:
@@ -98,9 +100,8 @@ class Blocks:
         """Return the number of the window that has a position."""
         return bisect_right(range(self._count), position, key=self._start) - 1
 
-    def ahead(self, position: int) -> tuple[int, int]:
-        number = self._at(position)
-        return self._start(number), self._start(number + 1)
+    def ahead(self, position: int) -> int:
+        return self._start(self._at(position) + 1)
 
     def take(self, start: int, stop: int) -> Int64:
         found = [np.empty(0, np.int64)]

@@ -65,12 +65,15 @@ class Found:
 class ShardRows:
     """An open shard. Threads may share it.
 
-    typed  the columns of the user that are read
+    far   whether it is on object storage
+    users how many calls read it now
+    tail  bytes after the position of an inode that usually have all of it
     """
 
     def __init__(self, shard: Shard, columns: Schema) -> None:
         """Open it. Raises StalePlan; FormatError; OSError."""
         self.store: Store = shard.open(load=False)
+        self.users = 0
         if shard.record.columns:
             self.store.show_types(columns)
         kv = self.store.kv
@@ -79,14 +82,43 @@ class ShardRows:
         self._code = code_for(self.store) if kv.layout.standard else None
         self._form = form_of(self.store)
         self._unit = self.store.settings.mtime_unit
-        self._tail = self.store.inode_size + INODE_OVERHEAD + len(INODE) + USUAL_NAME
+        self.tail = self.store.inode_size + INODE_OVERHEAD + len(INODE) + USUAL_NAME
         if not self.far and not self.store.mapped:
             self._code = None
 
+    @property
+    def end(self) -> int:
+        """Bytes of the data file."""
+        return self.store.kv.end
+
+    def leave(self) -> None:
+        """Close it if no call reads it."""
+        if not self.users:
+            self.close()
+
     def close(self) -> None:
+        """Close it. Idempotent."""
         self.store.abandon()
 
-    def read(self, words: Words, *, content: bool, attributes: bool) -> Found:
+    def brought(self, starts: Int64, stops: Int64) -> list[bytes]:
+        """Return ranges of the data file, which are requested together. Raises OSError."""
+        storage, ranges = (
+            self.store.kv.storage,
+            list(zip(starts.tolist(), stops.tolist(), strict=True)),
+        )
+        storage.fetch(ranges)
+        return [storage.read(start, stop - start) for start, stop in ranges]
+
+    def read_in(self, data: Any, at: Int64, words: Words, content: bool, attributes: bool) -> Found:
+        """Return rows whose inodes are at these offsets of some bytes of the file. Raises
+        OSError."""
+        found, pos = Found.of(len(words)), positions(words)
+        if self._code is not None:
+            self._compiled(data, len(data), at, pos, found, content, attributes)
+        self._rest(pos, found, content, attributes)
+        return found
+
+    def read(self, words: Words, content: bool, attributes: bool) -> Found:
         """Return rows by their places, in any order. Raises OSError."""
         if self.far:
             return self._far(words, content, attributes)
@@ -97,7 +129,7 @@ class ShardRows:
             end = min(kv.end, len(view))
             low = pos - spans(words) if content else pos
             inside = low < end
-            kv.fetch(low[inside], np.minimum(pos + self._tail, end)[inside])
+            kv.fetch(low[inside], np.minimum(pos + self.tail, end)[inside])
             self._compiled(view, end, pos, pos, found, content, attributes)
         self._rest(pos, found, content, attributes)
         return found
@@ -123,7 +155,7 @@ class ShardRows:
         found, pos = Found.of(len(words)), positions(words)
         low = pos - (spans(words) if content else 0)
         order = np.argsort(low, kind="stable")
-        total = np.cumsum(pos[order] + self._tail - low[order])
+        total = np.cumsum(pos[order] + self.tail - low[order])
         start = 0
         while start < len(order):
             before = int(total[start - 1]) if start else 0
@@ -140,15 +172,12 @@ class ShardRows:
         self, low: Int64, pos: Int64, found: Found, content: bool, attributes: bool
     ) -> None:
         """Request the ranges of some rows, ascending, and read these."""
-        kv, end = self.store.kv, self.store.kv.end
-        high = np.maximum.accumulate(np.minimum(pos + self._tail, end))
+        high = np.maximum.accumulate(np.minimum(pos + self.tail, self.end))
         heads = np.flatnonzero(np.append(True, low[1:] > high[:-1]))
         starts, stops = low[heads], high[np.append(heads[1:], len(low)) - 1]
-        ranges = list(zip(starts.tolist(), stops.tolist(), strict=True))
-        kv.storage.fetch(ranges)
+        parts = self.brought(starts, stops)
         if self._code is None:
             return
-        parts = [kv.storage.read(first, stop - first) for first, stop in ranges]
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         places = np.cumsum([0, *map(len, parts)])[:-1] - starts
         at = pos + places[np.searchsorted(starts, pos, "right") - 1]

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, overload
 
@@ -17,15 +18,19 @@ from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, raise_it
 from winkfs.container.handle import check_columns
 from winkfs.errors import DamageWarning, StalePlan, warn_caller
-from winkfs.loaders.places import Places, Shared
+from winkfs.loaders.places import Places, Shared, Words, spans
 from winkfs.loaders.places import found as found_places
 from winkfs.loaders.reading import Found, ShardRows, values_of
 from winkfs.loaders.sources import Source, Sources, places_of, sources_of
+from winkfs.loaders.window import Window
 from winkfs.registry import AsOf
 from winkfs.units import NANO, shown
 
 Row = dict[str, Any]
 OnError = Literal["raise", "skip"] | Callable[[int, Exception], Any]
+Windows = dict[int, Window]
+"""What is held of some shards, by their number."""
+ROW_BYTES: Final = 256  # of a row beside its content
 MOST_OPEN: Final = 100  # shards
 MOST_OPEN_FAR: Final = 1000
 BUILT_IN: Final = ("path", "content", "size", "mtime")
@@ -165,22 +170,60 @@ class Rows:
             raise IndexError(f"there is no row {found[wrong[0]]}: there are {len(self)}")
         return index
 
-    def _read(self, numbers: Any) -> Found:
+    def _read(self, numbers: Any, windows: Sequence[Windows] = ()) -> Found:
         index = self._numbers(numbers)
         words = self._places.words[index]
         shard = np.searchsorted(self._places.starts, index, "right") - 1
         each = np.unique(shard).tolist()
         if len(each) == 1:
-            return self._of(each[0], words)
+            return self._of(each[0], words, windows)
         found = Found.of(len(index))
         for number in each:
             at = np.flatnonzero(shard == number)
-            found.put(at, self._of(number, words[at]))
+            found.put(at, self._of(number, words[at], windows))
         return found
 
-    def _of(self, number: int, words: Any) -> Found:
-        part = self._shard(number).read(words, content=self._content, attributes=bool(self._typed))
-        return part
+    def _of(self, number: int, words: Words, windows: Sequence[Windows]) -> Found:
+        options = self._content, bool(self._typed)
+        held = [each[number] for each in windows if number in each]
+        with self._shard(number) as shard:
+            if not held:
+                return shard.read(words, *options)
+            return self._of_windows(shard, words, held, options)
+
+    def _of_windows(
+        self, shard: ShardRows, words: Words, held: list[Window], options: tuple[bool, bool]
+    ) -> Found:
+        found, left = Found.of(len(words)), np.ones(len(words), bool)
+        for window in held:
+            at = np.flatnonzero(left & window.has(words))
+            if len(at):
+                found.put(at, window.read(words[at], *options))
+                left[at] = False
+        if left.any():
+            found.put(np.flatnonzero(left), shard.read(words[left], *options))
+        return found
+
+    # --- read together, on object storage ---
+
+    def held(self, numbers: Int64) -> Windows:
+        """Request all that some rows take, in large pieces, and keep it on the disk of this machine
+        for `taken`. Raises StalePlan; OSError."""
+        words = self._places.words[numbers]
+        shard = np.searchsorted(self._places.starts, numbers, "right") - 1
+        made: Windows = {}
+        for number in np.unique(shard).tolist():
+            with self._shard(number) as opened:
+                made[number] = Window(opened, words[shard == number])
+        return made
+
+    def taken(self, numbers: Int64, windows: Sequence[Windows]) -> list[Any]:
+        """Return rows, those of the windows without a request: see `__getitems__`."""
+        return self._made(self._read(numbers, windows), numbers)  # type: ignore[arg-type]
+
+    def bytes_of(self, numbers: Int64) -> int:
+        """Return about how many bytes rows take, without those of several parts."""
+        return int(spans(self._places.words[numbers]).sum()) + ROW_BYTES * len(numbers)
 
     def _made(self, found: Found, numbers: Sequence[int], *, alone: bool = False) -> list[Any]:
         """Return the rows that were read, decoded."""
@@ -251,7 +294,9 @@ class Rows:
 
     # --- shards ---
 
-    def _shard(self, number: int) -> ShardRows:
+    @contextmanager
+    def _shard(self, number: int) -> Iterator[ShardRows]:
+        """Return an open shard, which is closed when no thread reads it any more."""
         with self._lock:
             if self._pid != os.getpid():
                 _close(self._open)  # of the parent
@@ -260,11 +305,17 @@ class Rows:
             if found is None:
                 found = ShardRows(self._shards[number], self._sources.columns)
                 self._open[number] = found
-                if len(self._open) > (MOST_OPEN_FAR if found.far else MOST_OPEN):
-                    self._open.popitem(last=False)[1].close()
-            else:
-                self._open.move_to_end(number)
-            return found
+            self._open.move_to_end(number)
+            found.users += 1
+            if len(self._open) > (MOST_OPEN_FAR if found.far else MOST_OPEN):
+                self._open.popitem(last=False)[1].leave()
+        try:
+            yield found
+        finally:
+            with self._lock:
+                found.users -= 1
+                if self._open.get(number) is not found:
+                    found.leave()
 
     def close(self) -> None:
         """Close the stores; the next read opens them again. Idempotent."""

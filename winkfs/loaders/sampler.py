@@ -19,7 +19,6 @@ T = TypeVar("T")
 Shuffle = Literal["blocks", "full"] | None
 VERSION: Final = 1  # of a state
 MOST: Final = 1 << 40
-AT_ONCE: Final = 1 << 12  # positions of the order that are worked out together
 
 
 class Sampler:
@@ -116,8 +115,8 @@ class Sampler:
         found: Int64 = first[which] + (at + self.epoch * count[which]) % rows[which]
         return found
 
-    def ahead(self, position: int) -> tuple[int, int]:
-        """Return the range of positions that are best read together with this one."""
+    def ahead(self, position: int) -> int:
+        """Return the end of the positions that are best read together with this one."""
         return self._ordered().ahead(position)
 
     # --- batches ---

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
+import numpy as np
+
+from winkformats.arrays import Int64
 from winkfs.errors import need
-from winkfs.loaders.rows import Rows
+from winkfs.loaders.rows import Rows, Windows
 from winkfs.loaders.sampler import Sampler
 from winkfs.units import as_int, shown
 
 Yields = Literal["rows", "batches", "arrow"]
 FAR_THREADS: Final = 4  # of "auto", for stores on object storage
 MOST_THREADS: Final = 256
+HELD_BYTES: Final = 256 << 20  # of a store on object storage, read together; and as many ahead
+MOST_HELD: Final = 1 << 10  # batches of them
+Group = tuple[list[Int64], list[Int64]]
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Stream:
@@ -55,7 +64,7 @@ class Stream:
         self.threads = auto if workers == "auto" else as_int(workers, "workers", 0, MOST_THREADS)
         self._start, self._turns, self._part = 0, 0, 0  # of what was yielded: see `state_dict`
         self._resume, self._worker = (0, 0), (0, 1)
-        self._begun = False
+        self._begun, self._place = False, (0, 0)
         _enrol()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -66,6 +75,14 @@ class Stream:
         """Go to the start of an epoch: see `Sampler.set_epoch`."""
         self.sampler.set_epoch(epoch)
 
+    def part(self, worker: int, workers: int) -> Stream:
+        """Return the stream of one of some workers, for loaders that are not PyTorch's."""
+        made = copy(self)
+        workers = as_int(workers, "workers", 1)
+        made._place = as_int(worker, "worker", 0, workers - 1), workers
+        made.sampler = copy(self.sampler)
+        return made
+
     # --- reading ---
 
     def __iter__(self) -> Iterator[Any]:
@@ -74,7 +91,8 @@ class Stream:
 
         raises  ValueError if the state is that of a worker of another number of workers
         """
-        sampler, (worker, workers) = self.sampler, _worker()
+        sampler = self.sampler
+        worker, workers = self._place if self._place[1] else _worker()
         turn, part = self._resume
         if self._resume != (0, 0) and (worker, workers) != self._worker:
             raise ValueError(
@@ -108,27 +126,53 @@ class Stream:
             self.sampler.note(self._start, self._turns)
 
     def _read(self, start: int, numbers: range) -> Iterator[Any]:
-        """Yield batches, of which `threads` are read at a time."""
-        calls = (self.sampler.numbers(start, number) for number in numbers)
+        """Yield batches, read ahead."""
         if not self.threads:
-            yield from map(self._batch, calls)
-            return
-        waiting = deque[Future[Any]]()
-        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="winkfs-stream")
-        try:
-            while True:
-                for call in islice(calls, 2 * self.threads - len(waiting)):
-                    waiting.append(pool.submit(self._batch, call))
-                if not waiting:
-                    return
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
-            pool.shutdown(wait=True, cancel_futures=True)
+            yield from map(self._batch, self._numbers(start, numbers))
+        elif self.rows.far:
+            before: Windows = {}
+            for windows, some in _ahead(self._held, self._groups(start, numbers), 1):
+                for each in some:
+                    yield self._batch(each, [before, windows])
+                before = windows
+        else:
+            yield from _ahead(self._batch, self._numbers(start, numbers), 2 * self.threads)
 
-    def _batch(self, numbers: Any) -> Any:
-        rows = self.rows.__getitems__(numbers)
+    def _numbers(self, start: int, numbers: range) -> Iterator[Int64]:
+        return (self.sampler.numbers(start, number) for number in numbers)
+
+    def _groups(self, start: int, numbers: range) -> Iterator[Group]:
+        """Yield rows that are read together, those of a window of the order up to a size, and the
+        batches that end with them: all their rows are in this group and the one before."""
+        sampler, rows, done = self.sampler, list[Int64](), list[Int64]()
+        size, end = 0, -1
+        for number in numbers:
+            position = start + number * sampler.batch
+            left = found = sampler.numbers(start, number)
+            while len(left):
+                if end < 0:
+                    end = sampler.ahead(min(position, sampler.total - 1))
+                part = left[: max(end - position, 0)] if end < sampler.total else left
+                more = self.rows.bytes_of(part)
+                if len(part) and (not rows or size + more <= HELD_BYTES):
+                    rows.append(part)
+                    size, position, left = size + more, position + len(part), left[len(part) :]
+                if len(left):
+                    yield rows, done
+                    rows, done, size, end = [], [], 0, -1
+            done.append(found)
+            if len(done) >= MOST_HELD:
+                yield rows, done
+                rows, done, size = [], [], 0
+        if done:
+            yield rows, done
+
+    def _held(self, group: Group) -> tuple[Windows, list[Int64]]:
+        rows, batches = group
+        return (self.rows.held(np.concatenate(rows)) if rows else {}), batches
+
+    def _batch(self, numbers: Int64, windows: Sequence[Windows] = ()) -> Any:
+        rows = self.rows.taken(numbers, windows)
         if self.yields == "arrow":
             import pyarrow as pa
 
@@ -157,6 +201,23 @@ class Stream:
         turn, part = (as_int(state.get(name, 0), name, 0) for name in ("turns", "part"))
         worker, workers = state.get("worker", (0, 1))
         self._resume, self._worker, self._begun = (turn, part), (worker, workers), False
+
+
+def _ahead(call: Callable[[T], R], given: Iterator[T], count: int) -> Iterator[R]:
+    """Yield the results of calls in threads, of which `count` run ahead."""
+    waiting = deque[Future[R]]()
+    pool = ThreadPoolExecutor(max(count // 2, 1), thread_name_prefix="winkfs-stream")
+    try:
+        while True:
+            for each in islice(given, count + 1 - len(waiting)):
+                waiting.append(pool.submit(call, each))
+            if not waiting:
+                return
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _worker() -> tuple[int, int]:
