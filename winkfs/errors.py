@@ -203,7 +203,8 @@ EXTRAS: Final = {
     "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "pipeline",
     "pandas": "pipeline", "fastwarc": "pipeline", "matplotlib": "pipeline",
     "zstandard": "compress", "fsspec": "fsspec", "polars": "polars", "duckdb": "query",
-    "ratarmountcore": "ratarmount", "obstore": "cloud", "urllib3": "cloud",
+    "ratarmountcore": "ratarmount", "obstore": "cloud", "urllib3": "cloud", "datasets": "hf",
+    "ray": "ray",
 }  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def _exact(node: Node, kinds: dict[str, str]) -> str | None:
     if "BinaryExpr" in node:
         return _binary(node["BinaryExpr"], kinds)
     if "Column" in node and kinds.get(node["Column"]) == "bool":
-        return _quoted(node["Column"])
+        return quoted(node["Column"])
     if "Function" in node:
         return _function(node["Function"], kinds)
     return None
@@ -148,7 +148,7 @@ def _binary(node: Node, kinds: dict[str, str]) -> str | None:
         if name == "path" and text is not None:  # escaped names have another order
             text = _raw(text) if op in ("Eq", "NotEq") else None
         if text is not None:
-            parts = [_quoted(name), SIGNS[op], text]
+            parts = [quoted(name), SIGNS[op], text]
             return f"({' '.join(reversed(parts) if turned else parts)})"
     return None
 
@@ -162,7 +162,7 @@ def _function(node: Node, kinds: dict[str, str]) -> str | None:
     name = first.get("Column")
     if name not in kinds:
         return None
-    column, of = _quoted(name), kinds[name]
+    column, of = quoted(name), kinds[name]
     if kind == "Boolean" and which in ("IsNull", "IsNotNull"):
         return f"({column} is {'' if which == 'IsNull' else 'not '}null)"
     if kind == "Boolean" and isinstance(which, dict) and "IsBetween" in which:
@@ -184,14 +184,14 @@ def _in(column: str, kind: str, node: Node) -> str | None:
     values = _value(node)
     if not isinstance(values, list) or not 0 < len(values) <= MOST_WORDS or None in values:
         return None
-    texts = [_written(value, kind) for value in values]
-    if column == _quoted("path"):
+    texts = [written(value, kind) for value in values]
+    if column == quoted("path"):
         texts = [text and _raw(text) for text in texts]
     return None if None in texts else f"({column} in ({', '.join(map(str, texts))}))"
 
 
 def _literal(node: Node, kind: str) -> str | None:
-    return _written(_value(node), kind) if "Literal" in node else None
+    return written(_value(node), kind) if "Literal" in node else None
 
 
 def _raw(text: str) -> str:
@@ -213,7 +213,7 @@ def _value(node: Node) -> Any:
     return value.to_list() if isinstance(value, pl.Series) else value
 
 
-def _written(value: Any, kind: str) -> str | None:
+def written(value: Any, kind: str) -> str | None:
     """Return a literal of a condition for a column of this type; None: there is none."""
     if isinstance(value, bool):
         return str(value).lower() if kind == "bool" else None
@@ -231,7 +231,7 @@ def _written(value: Any, kind: str) -> str | None:
     return None
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return f"`{name}`"
 
 

@@ -57,6 +57,56 @@ for base in BASES:
                       stream.num_shards == len(parts), str(table.features["mtime"].dtype)]))"""
 
 
+OWN = """import json, pickle
+import datasets, winkfs, winkfs.hf
+from datasets.distributed import split_dataset_by_node
+def paths(found):
+    return [row["path"] for row in found]
+def caught(call):
+    try:
+        call()
+    except Exception as error:
+        return [type(error).__name__, str(error)]
+datasets.disable_progress_bars()
+for base in BASES:
+    files = winkfs.hf.iterable(base, ["path", "lang", "content"], shards=4)
+    every = paths(files)
+    places = iter(files)
+    seen = paths(next(places) for _ in range(7))
+    state = json.loads(json.dumps(files.state_dict()))
+    again = winkfs.hf.iterable(base, ["path", "lang", "content"], shards=4)
+    again.load_state_dict(state)
+    nodes = [paths(split_dataset_by_node(files, rank, 2)) for rank in range(2)]
+    both = winkfs.hf.load_dataset({"train": base, "test": base}, where="lang = 'de'")
+    with winkfs.open(base) as c:
+        table = c.to_arrow().to_pylist()
+    print(json.dumps([
+        files.num_shards > 1, len(every), seen + paths(again) == every,
+        sorted(nodes[0] + nodes[1]) == sorted(every),
+        paths(pickle.loads(pickle.dumps(files))) == every,
+        list(winkfs.hf.load_dataset(base, split="train")) == table,
+        {name: len(split) for name, split in both.items()},
+        len(winkfs.hf.load_dataset(base, split="train", where="lang = 'it'")),
+        list(winkfs.hf.iterable(base, where="lang = 'it'")),
+        sorted(paths(files.shuffle(seed=1, buffer_size=5))) == sorted(every),
+    ]))
+    with winkfs.open(base, "a") as c:  # the cache is not that of another state
+        c.put("docs/new.html", b"new")
+    print(json.dumps(len(winkfs.hf.load_dataset(base, split="train"))))
+files = winkfs.hf.iterable(base)
+print(json.dumps([caught(call) for call in (
+    lambda: winkfs.hf.iterable("none"), lambda: winkfs.hf.iterable(base, ["x"]),
+    lambda: winkfs.hf.load_dataset(base, split="test"),
+    lambda: winkfs.hf.iterable(base, shards=0))]))
+with winkfs.create("bad") as c:
+    c.put("a", b"hello" * 100)
+with open("bad.data", "r+b") as data:
+    data.seek(data.read().index(b"hello"))
+    data.write(b"jelly")
+print(json.dumps([caught(lambda: list(winkfs.hf.iterable("bad"))),
+                  caught(lambda: winkfs.hf.load_dataset("bad"))]))"""
+
+
 KINDS = ("container", "data set")
 
 
@@ -66,8 +116,9 @@ def answers() -> list[Any]:
     by URL, then in both by parts."""
     code = []
     with folders.in_memory() as folder:
-        for make, part in ((tables_in, URLS), (documents_in, PARTS)):
-            bases = [str(make(folder / f"{make.__name__} {kind}", kind)) for kind in KINDS]
+        for make, part in ((tables_in, URLS), (documents_in, PARTS), (documents_in, OWN)):
+            named = f"{make.__name__} {len(code)}"
+            bases = [str(make(folder / f"{named} {kind}", kind)) for kind in KINDS]
             code.append(f"BASES = {bases}\n{part}\n")
         return [json.loads(line) for line in run_program("".join(code), folder).splitlines()]
 
@@ -83,4 +134,18 @@ def test_urls(answers: list[Any]) -> None:
 
 def test_documents_by_parts(answers: list[Any]) -> None:
     by_parts = [SIZES, SIZES, SIZES, SIZES, 8, SIZES, True, "timestamp[us, tz=UTC]"]
-    assert answers[2:] == [by_parts] * 2
+    assert answers[2:4] == [by_parts] * 2
+
+
+def test_stores_as_data_sets(answers: list[Any]) -> None:
+    """Streamed, resumed, divided, and copied to the cache of Hugging Face."""
+    splits = {"train": 8, "test": 8}
+    found = [True, 20, True, True, True, True, splits, 0, [], True]
+    assert answers[4:8] == [found, 21, found, 21]
+
+
+def test_stores_that_are_refused_or_damaged(answers: list[Any]) -> None:
+    kinds = ["NoSuchFile", "ValueError", "ValueError", "ValueError"]
+    assert [kind for kind, _ in answers[8]] == kinds
+    assert [kind for kind, _ in answers[9]] == ["CorruptError"] * 2
+    assert all("\n" not in line for _, line in answers[8] + answers[9])

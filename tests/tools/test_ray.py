@@ -39,3 +39,54 @@ def test_ray_reads_parts_and_tables(tmp_path: Path) -> None:
         tables_in(tmp_path / f"tables of a {kind}", kind)
     found = [json.loads(line) for line in run_program(CODE, tmp_path).splitlines()]
     assert found == [[20, SIZES, SIZES, [10, 10]]] * 2
+
+
+OWN = """import json, os
+import ray, winkfs, winkfs.ray
+from ray.data.expressions import col
+def spoil(row):
+    return {**row, "path": "" if row["path"].endswith("07.html") else row["path"]}
+def caught(call):
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__, str(error)
+if __name__ == "__main__":
+    ray.init(num_cpus=2, include_dashboard=False, configure_logging=False, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    for base in ("documents of a container", "documents of a data set"):
+        files = winkfs.ray.read(base, override_num_blocks=3)
+        wanted = (col("lang") == "de") & ((col("score") > 1) | col("score").is_null())
+        german = winkfs.ray.read(base).filter(expr=wanted).select_columns(["path"])
+        print(json.dumps([
+            files.count(), [row["path"] for row in german.take_all()],
+            winkfs.ray.read(base).filter(expr=col("path").is_in(["docs/01.html"])).count(),
+            winkfs.ray.read(base, where="lang = 'it'").count(), len(files.limit(4).take_all())]))
+    winkfs.ray.write(files, "out")
+    with winkfs.open(base) as a, winkfs.open("out") as b:
+        print(json.dumps([b.generation, len(b.shards), b.columns == a.columns,
+            a.to_arrow(order="name") == b.to_arrow(a.to_batches().schema.names, order="name")]))
+    print(json.dumps([caught(lambda: winkfs.ray.write(files.map(spoil), "out")),
+        caught(lambda: winkfs.ray.read("none")), caught(lambda: winkfs.ray.read(base, ["x"]))]))
+    with winkfs.open("out") as found:
+        print(json.dumps([found.generation, os.listdir("out/_pending")]))
+    winkfs.ray.write(files.limit(3), "out", mode="overwrite")
+    winkfs.ray.write(files.limit(0), "out")
+    with winkfs.open("out") as found:
+        print(json.dumps([found.generation, len(found)]))
+    ray.shutdown()"""
+
+
+def test_the_datasource_and_the_datasink(tmp_path: Path) -> None:
+    for kind in ("container", "data set"):
+        documents_in(tmp_path / f"documents of a {kind}", kind)
+    *read, written, refused, left, replaced = map(
+        json.loads, run_program(OWN, tmp_path).splitlines()
+    )
+    german = [f"docs/{i:02}.html" for i in (7, 9, 11, 13, 17, 19)]
+    assert [sorted(each[1]) for each in read] == [german] * 2
+    assert [each[:1] + each[2:] for each in read] == [[20, 1, 0, 4]] * 2
+    assert written[:1] + written[2:] == [1, True, True] and written[1] > 1
+    assert refused[0][0] == "BadRows" and "\n" not in refused[0][1]
+    assert refused[1][0] == "NoSuchFile" and refused[2][0] == "ValueError"
+    assert left == [1, []] and replaced == [2, 3]
