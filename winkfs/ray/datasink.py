@@ -13,17 +13,18 @@ import secrets
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ray.data import Datasink
-from ray.data.block import BlockAccessor
-
 from winkformats.disk.paths import absolute
 from winkfs.container.arrow import kind_of_arrow
 from winkfs.container.ondisk.compressed import level_of
 from winkfs.container.ondisk.typed import check_schema
 from winkfs.dataset.manifest import create, new_job
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin, join
-from winkfs.errors import Refusal
+from winkfs.errors import Refusal, need
 from winkfs.reader import need_arrow
+
+need("ray.data", "winkfs.ray", "ray")
+from ray.data import Datasink  # noqa: E402
+from ray.data.block import BlockAccessor  # noqa: E402
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ray.data import Datasource, ReadTask
-from ray.data.block import BlockMetadata
-
 from winkformats.disk.paths import absolute
+from winkfs.errors import need
 from winkfs.names import Name
 from winkfs.ray.filters import columns_of, condition
 from winkfs.reader import BATCH_BYTES, Part, Reader, need_arrow
 from winkfs.registry import AsOf, open_silently
+
+need("ray.data", "winkfs.ray", "ray")
+from ray.data import Datasource, ReadTask  # noqa: E402
+from ray.data.block import BlockMetadata  # noqa: E402
 
 if TYPE_CHECKING:
     import pyarrow as pa
