@@ -13,6 +13,11 @@
 #define PAGE 4096          /* bytes of the index with one checksum */
 #define MAX_EXTENTS 16     /* extents of a file that is read here */
 #define MAX_HOLES (1 << 20)     /* bytes of a content that may be larger than the container */
+#define USUAL_INODE 512    /* bytes of an inode entry that is decoded with many others */
+#define COLUMNS 8          /* of FileTable, table.py, as the three below */
+#define EMPTY 0
+#define BY_INODE (-1)
+#define SPECIAL (1 << 9)
 
 typedef struct {
     Bytes data;               /* a mapping */
@@ -430,6 +435,92 @@ FUNCTION(files)
     if (!good)
         return NULL;
     Py_RETURN_NONE;
+}
+
+/* Return the bytes that the entry of a content, whose key is "<FILEID in hex>/D0", has beside it. */
+static int64_t around_content(int64_t fileid)
+{
+    int64_t digits = 1;
+    while (fileid >>= 4)
+        digits++;
+    return 14 + digits;
+}
+
+/* Decode an inode into a row of n, see FileTable -> whether it is ordinary: its content, if it has one
+ * extent, ends where the next entry of the file begins, and no field needs a second look. */
+static bool row_of(const File *f, const Inode *inode, int64_t pos, int64_t unit, int64_t *row,
+                   int64_t *attrs, Py_ssize_t n)
+{
+    int64_t pointer = inode->lsize ? BY_INODE : EMPTY, mtime;
+    if (inode->ftype < 0 || inode->ftype > 255 || !inode->name[inode->name_len - 1]
+        || __builtin_mul_overflow(inode->mtime, unit, &mtime))
+        return false;
+    if (inode->count == 1 && inode->lsize) {
+        Extent e = extent(f, inode->pairs);
+        int64_t follows = inode->word_size ? inode->word : pos, beside = around_content(inode->fileid);
+        if (e.skip == 0 && e.size == inode->lsize && e.pointer > 0) {
+            if (follows - beside - e.size != e.pointer)
+                return false;
+            pointer = e.pointer;
+        }
+    }
+    int64_t kind = (inode->ftype ? inode->ftype : 'f') | (inode->word_size ? SPECIAL : 0);
+    int64_t columns[] = {pos, inode->fileid, inode->lsize, mtime, pointer, mtime, kind, 0};
+    for (int i = 0; i < COLUMNS; i++)
+        row[i * n] = columns[i];
+    attrs[0] = inode->word;
+    attrs[1] = inode->word_size;
+    return true;
+}
+
+/* table(data, at, pos, pairoff, CONTID, unit, numbers, attrs, ends) -> the names, concatenated; None:
+ * one of the inodes at offsets `at` of `data`, which were at `pos` in a file, is not ordinary.
+ *
+ * unit     nanoseconds of an FMTIME
+ * numbers  int64[COLUMNS, n], attrs int64[n, 2], ends int64[n + 1]: get the rest; see `Decoded` */
+FUNCTION(table)
+{
+    Py_buffer b[6] = {0};
+    int pairoff;
+    unsigned long long contid;
+    long long unit;
+    PyObject *names = NULL;
+    uint8_t copy[MAX_INODE];
+    bool good = PyArg_ParseTuple(args, "y*y*y*pKLw*w*w*", b, b + 1, b + 2, &pairoff, &contid, &unit,
+                                 b + 3, b + 4, b + 5);
+    Py_ssize_t n = b[1].len / 8, used = 0, room = 64 * n + MAX_INODE;
+    good = good && !lengths_differ(b[1].len, n) && !lengths_differ(b[2].len, n)
+        && !lengths_differ(b[3].len, COLUMNS * n) && !lengths_differ(b[4].len, 2 * n)
+        && !lengths_differ(b[5].len, n + 1);
+    if (good)
+        names = PyByteArray_FromStringAndSize(NULL, room);
+    File f = {b[0].buf, -1, false, b[0].len, 0, pairoff ? 24 : 16, contid};
+    const int64_t *at = b[1].buf, *pos = b[2].buf;
+    int64_t *numbers = b[3].buf, *attrs = b[4].buf, *ends = b[5].buf;
+    if (names)
+        ends[0] = 0;
+    for (Py_ssize_t i = 0; names && good && i < n; i++) {
+        Inode inode;
+        int64_t size = at[i] < 0 || at[i] > f.limit ? 0 : f.limit - at[i];
+        if (i + AHEAD < n)
+            bring(f.data, f.limit, at[i + AHEAD], USUAL_INODE);
+        size = size < USUAL_INODE ? size : USUAL_INODE;
+        take(&f, NULL, size ? at[i] : 0, size, copy);
+        good = inode_of(&f, copy, size, pos[i], NULL, 0, &inode)
+            && row_of(&f, &inode, pos[i], unit, numbers + i, attrs + 2 * i, n);
+        if (!good)
+            break;
+        if (used + MAX_INODE > room && PyByteArray_Resize(names, room *= 2) < 0)
+            Py_CLEAR(names);
+        else {
+            memcpy(PyByteArray_AS_STRING(names) + used, inode.name, (size_t)inode.name_len);
+            ends[i + 1] = used += inode.name_len;
+        }
+    }
+    if (names && (!good || PyByteArray_Resize(names, used) < 0))
+        Py_CLEAR(names);
+    release(b, 6);
+    return names || PyErr_Occurred() ? names : Py_NewRef(Py_None);
 }
 
 /* --- one file --- */

@@ -7,7 +7,7 @@
  */
 #include "_native.h"
 
-#define VERSION 16         /* changes with each change of a function: see native.py */
+#define VERSION 17         /* changes with each change of a function: see native.py */
 #define WALK_AHEAD 4096    /* bytes that the walk over entries prefetches */
 #define MAX_PROBED 4096    /* cells that a search reads before it gives up */
 
@@ -182,6 +182,7 @@ static PyMethodDef functions[] = {
     {"contents", contents, METH_VARARGS, "contents of plain files"},
     {"gather", gather, METH_VARARGS, "values of entries, one behind the other"},
     {"files", files, METH_VARARGS, "plain files, by the positions of their inodes"},
+    {"table", table, METH_VARARGS, "rows of the inodes of many files"},
     {"reader", reader, METH_VARARGS, "a reader of single plain files"},
     {"read_files", read_files, METH_VARARGS, "files and directories of a tree"},
     {"names_in", names_in, METH_VARARGS, "the names in a directory"},

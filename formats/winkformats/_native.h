@@ -114,6 +114,7 @@ FUNCTION(inodes); /* _get.c */
 FUNCTION(contents);
 FUNCTION(gather);
 FUNCTION(files);
+FUNCTION(table);
 FUNCTION(reader);
 FUNCTION(read_files); /* _files.c */
 FUNCTION(names_in);

@@ -83,6 +83,18 @@ def files(
     mtimes: Int64,
     /,
 ) -> None: ...
+def table(
+    data: Buffer,
+    at: Int64,
+    pos: Int64,
+    pairoff: bool,
+    contid: int,
+    unit: int,
+    numbers: Int64,
+    attrs: Int64,
+    ends: Int64,
+    /,
+) -> bytearray | None: ...
 def reader(
     data: Buffer,
     limits: array[int],

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 16  # of the C sources: a module built from others is not used
+VERSION: Final = 17  # of the C sources: a module built from others is not used
 
 
 class Read(Protocol):
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         inodes = staticmethod(_native.inodes)
         contents = staticmethod(_native.contents)
         gather = staticmethod(_native.gather)
+        table = staticmethod(_native.table)
         files = staticmethod(_native.files)
         reader = staticmethod(_native.reader)
         read_files = staticmethod(_native.read_files)

@@ -7,12 +7,14 @@ import secrets
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from stored import make
 
 import winkfs
 from winkformats import native
 from winkfs.container.bulk import Row
+from winkfs.container.survey import Inodes
 
 CODE = native.built()
 pytestmark = [
@@ -207,6 +209,65 @@ def test_both_paths_report_the_same_damage(base, monkeypatch, every):
             path.write_bytes(data)
             assert_same(base, names, monkeypatch)
         path.write_bytes(whole)
+
+
+def rows_of_inodes(base):
+    """The decoded inodes of all files, and the damage."""
+    lost = []
+    with winkfs.open(base) as c:
+        store = c.store
+        data = memoryview(base.with_name("c.data").read_bytes())
+        places = store.index.positions()
+        found = Inodes(store.kv, store.settings, lost.append).near(places, data, 0)
+    words = [] if found.words is None else found.words.tolist()
+    words = [word for word in words if word is not None]
+    return (
+        found.table.numbers.tolist(),
+        found.table.names,
+        found.attrs.tolist(),
+        words,
+        [*map(str, lost)],
+    )
+
+
+@pytest.mark.parametrize("kind", ["plain", "append only", "columns", "small inodes", "compressed"])
+def test_both_decode_the_same_inodes(kind, base, monkeypatch, calls):
+    if kind == "compressed":
+        pytest.importorskip("zstandard")
+    rows = [Row(f"r{i}", b"r" * i, ftype=[102, 112][i % 2], mode=[None, 0o600][i % 3 == 0])
+            for i in range(40)]  # fmt: skip
+    with winkfs.create(base, **KINDS[kind]) as c:
+        c.put_many([("early", b"1", -DAY)])
+        c.put_rows(rows)
+        c.put_many([("ü" * 70, b"1"), ("zeros", bytes(9000)), (b"\xff", b"")])
+        if kind == "columns":
+            c.put_many([("t", b"t", 2 * DAY, {"lang": "de"})])
+    with monkeypatch.context() as patched:
+        patched.setattr(Inodes, "_decoded", None)  # the path in Python
+        assert rows_of_inodes(base) and calls["table"]
+    with winkfs.open(base, "a") as c:  # these do
+        c.put_many([("x" * 700, b"3"), ("later", b"4")])
+        if kind != "append only":
+            c.append("later", b"more")
+    printed = [rows_of_inodes(base) for _ in both(monkeypatch)]
+    assert printed[0] == printed[1] and len(printed[0][1]) > 40
+    path = base.with_name("c.data")
+    whole = bytearray(path.read_bytes())
+    whole[printed[0][0][5][0] + 30] ^= 4
+    path.write_bytes(whole)
+    printed = [rows_of_inodes(base) for _ in both(monkeypatch)]
+    assert printed[0] == printed[1] and len(printed[0][-1]) == 1
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 40, -(1 << 62)])
+def test_the_decoder_refuses_offsets_outside_of_its_data(wrong):
+    at, pos, room = np.array([wrong]), np.array([8192]), np.empty(8, np.int64)
+    code = native.built()
+    assert (
+        code.table(b"x" * 100, at, pos, True, 1, 1, room, room[:2].copy(), room[:2].copy()) is None
+    )
+    with pytest.raises(ValueError, match="different lengths"):
+        code.table(b"", at, pos, True, 1, 1, room[:7], room[:2].copy(), room[:2].copy())
 
 
 # --- that the compiled path runs, where it should ---

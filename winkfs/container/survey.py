@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from winkformats import native
 from winkformats.arrays import Bools, Int64, column_at, ends_of, fetch, texts_at
 from winkformats.disk.storage import Storage
 from winkformats.errors import CorruptError
 from winkformats.hashing import xxh3_at
-from winkformats.kv.entry import Layout
+from winkformats.kv.entry import MASK64, Layout
 from winkformats.kv.scan import Batch, entries_at, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.lazy import cached_property
@@ -42,6 +43,7 @@ from winkfs.container.ondisk.typed import is_whole
 from winkfs.container.table import (
     ASK,
     BY_INODE,
+    COLUMNS,
     CTIME,
     EMPTY,
     KIND,
@@ -53,6 +55,7 @@ from winkfs.entry import FileType
 from winkfs.names import INODE, name_of
 
 if TYPE_CHECKING:
+    from winkformats.native import Native
     from winkfs.container.datafile import DataFile
 
 Problem = Callable[[CorruptError], None]
@@ -333,6 +336,7 @@ class Inodes:
         self._kv, self._storage, self._problem = kv, storage or kv.storage, problem
         self._start, self._end, self._name = kv.start, kv.end, kv.storage.name
         self._layout, self._settings = kv.layout, settings
+        self._compiled = kv.layout.standard and settings.form.ckalgo == CK_XXH3
 
     def near(self, positions: Int64, data: memoryview, base: int) -> Decoded:
         """Decode the inodes at `positions`; `data`: bytes of the file from `base` on."""
@@ -382,12 +386,31 @@ class Inodes:
         self, positions: Int64, data: memoryview | bytes, at: Int64
     ) -> tuple[Decoded, Int64]:
         """Decode as `ordinary`, without attributes. `at`: offsets in `data`, as in `_all`."""
+        if native.code is not None and self._compiled and len(positions):
+            found = self._rows(native.code, positions, data, at)
+            if found is not None:
+                return found, np.arange(len(positions))
         batch, there = entries_at(
             self._storage, self._layout, data, at, positions, most=MAX_BATCH_ENTRY
         )
         rows = rows_of(batch, self._settings, lambda error: None)
         found, which = self._decoded(rows)
         return found, there[rows.which[which]]
+
+    def _rows(
+        self, code: type[Native], positions: Int64, data: memoryview | bytes, at: Int64
+    ) -> Decoded | None:
+        """Decode inodes in one compiled pass; None: one of them is not ordinary, or is damaged."""
+        n, settings = len(positions), self._settings
+        numbers, attrs = np.empty((len(COLUMNS), n), np.int64), np.empty((n, 2), np.int64)
+        ends = np.empty(n + 1, np.int64)
+        names = code.table(
+            data, np.ascontiguousarray(at), np.ascontiguousarray(positions), settings.pairoff,
+            self._layout.contid & MASK64, settings.mtime_unit, numbers, attrs, ends,
+        )  # fmt: skip
+        if names is None:
+            return None
+        return Decoded(FileTable((ends, np.frombuffer(names, np.uint8)), numbers.T), attrs, None)
 
     def _decoded(self, rows: InodeRows) -> tuple[Decoded, Int64]:
         """Return the files that have a name and whose inodes fit, and their indices among the
