@@ -201,6 +201,7 @@ def _send_later(number: int) -> None:
 
 EXTRAS: Final = {
     "pyspark": "pipeline", "pyspark_winkfs": "pipeline", "py4j": "pipeline", "pyarrow": "pipeline",
+    "grpc": "connect", "grpc_status": "connect", "google": "connect",
     "pandas": "pipeline", "fastwarc": "pipeline", "matplotlib": "pipeline",
     "zstandard": "compress", "fsspec": "fsspec", "polars": "polars", "duckdb": "query",
     "ratarmountcore": "ratarmount", "obstore": "cloud", "urllib3": "cloud", "datasets": "hf",

@@ -21,7 +21,9 @@ from flips import flip
 from seam import Call, disk_calls, once
 
 import winkfs
-from winkfs.dataset.compaction import Group, compact, rebalance, rewrite
+from winkformats.errors import CorruptError
+from winkfs.dataset import compaction, workers
+from winkfs.dataset.compaction import Group, compact, compact_recent, rebalance, rewrite
 from winkfs.dataset.maintain import adopt, vacuum
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.snapshot import snapshot
@@ -222,6 +224,83 @@ def test_signal_in_a_compaction_leaves_the_data_set_as_it_was(root: str, number:
     vacuum(root, older_than=0)
     assert os.listdir(f"{root}/_pending") == []
     assert compact(root).removed == 2
+
+
+# --- in several processes, and bit by bit ---
+
+
+def fill(root: str, shards: int = 6) -> dict[str, Any]:
+    """Shards of some 20 kB, in which names are replaced."""
+    for number in range(shards):
+        files = {f"{number}/{i}": bytes([number]) * 2000 for i in range(9)}
+        data_sets.add(root, files | {"same": b"%d" % number})
+    return seen(root)
+
+
+def test_several_processes_make_the_same_shards(root: str) -> None:
+    before = fill(root)
+    with winkfs.open(root, "a") as handle:
+        handle.put("new", b"not synced before")
+        done = handle.compact(shard_size=45_000, everything=True, jobs=3)
+        assert handle.read("new") == b"not synced before"
+        assert handle.generation == done.generation == 8
+    after = seen(root)
+    assert after.keys() - before.keys() == {"new"}
+    assert {name: after[name] for name in before} == before
+    shards = [(r.files, r.rank) for r in Log(root).latest().shards]
+    assert done.removed >= 6 and done.added <= len(shards)
+    assert len(shards) > 1
+    assert os.listdir(f"{root}/_pending") == []
+    with pytest.raises(ValueError, match="jobs is at least 1"):
+        compact(root, jobs=0)
+
+
+@pytest.mark.parametrize("fault", ["killed", "damaged"])
+def test_a_process_that_fails_changes_nothing(
+    root: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, made = fill(root), list[Any]()
+    start = workers.started
+
+    def started() -> Any:
+        made.append(start())
+        if fault == "killed":
+            made[-1].kill()
+        return made[-1]
+
+    monkeypatch.setattr(workers, "started", started)
+    state = Log(root).latest()
+    if fault == "damaged":
+        flip(f"{root}/{state.shards[2].path}.data", state.shards[2].size // 2)
+    with pytest.raises(OSError if fault == "killed" else CorruptError):
+        compact(root, shard_size=45_000, everything=True, jobs=2)
+    assert [process.poll() is not None for process in made] == [True]
+    assert Log(root).latest() == state
+    assert os.listdir(f"{root}/_pending") == []
+    if fault == "killed":
+        assert seen(root) == before
+
+
+def test_a_stream_keeps_the_number_of_small_shards_bounded(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written, most = 0, 0
+    for number in range(20):
+        data_sets.add(root, {f"{number}": b"x" * 5000, "same": b"%d" % number})
+        done = compact_recent(root, 4, f"stream-q-compact-{number}", 1)
+        written += done.after if done else 0
+        most = max(most, len(Log(root).latest().shards))
+    assert most <= 4 + 4 // 2 + 1
+    assert written < 20 * 5000 * 4, "a shard is written again and again"
+    found = stored.files(root)
+    assert found == {f"{i}": b"x" * 5000 for i in range(20)} | {"same": b"19"}
+    # more than is rewritten at a time: the rest is left to the next commits
+    monkeypatch.setattr(compaction, "RECENT_BYTES", 60_000)
+    for number in range(20, 32):
+        data_sets.add(root, {f"{number}": b"x" * 9000})
+        compact_recent(root, 4, f"stream-q-compact-{number}", 1)
+    assert len(Log(root).latest().shards) < 12
+    assert stored.files(root) == found | {f"{i}": b"x" * 9000 for i in range(20, 32)}
 
 
 # --- vacuum ---

@@ -117,7 +117,10 @@ def test_what_a_data_set_is_compressed_with_goes_for_the_sink(root: Path) -> Non
 
     put(root, rows(0), compress="zstd:3")
     put(root, rows(1))
-    put(root, rows(2), job=join(root, "append", "stream-q-0-r"))
+    now = Log(str(root)).latest()
+    job = Transaction(str(root), "stream-q-0-r", "append", now.generation, now.compress)
+    join(job)
+    put(root, rows(2), job=job)
     put(root, rows(3), compress="none")
     put(root, rows(4), compress="zstd:7")
     assert stored.files(root) == {f"{i}": document(i) for i in range(5)}
@@ -350,7 +353,7 @@ def test_an_attempt_that_lives_on_after_the_commit_cannot_write(root: Path) -> N
     with pytest.raises(StalePlan):
         task(job, [row])
     with pytest.raises(StalePlan):
-        join(root, "append", job.job)
+        join(job)
     assert stored.files(root) == {"a": b"1"}
     assert len(shards(root)) == 1 and not list((root / "_pending").iterdir())
 

@@ -71,6 +71,8 @@ def add(root: str, bases: tuple[str, ...], as_json: bool) -> None:
 @SHARD_SIZE
 @click.option("--all", "everything", is_flag=True,
               help="Include shards of which less than a quarter is waste.")  # fmt: skip
+@click.option("--jobs", type=click.IntRange(1), metavar="N",
+              help="Write N shards at once (default: one for each core).")  # fmt: skip
 @COMPRESS
 @click.option("-n", "--dry-run", is_flag=True, help="Only print an estimate.")
 @JSON
@@ -78,6 +80,7 @@ def compact(
     root: str,
     shard_size: int,
     everything: bool,
+    jobs: int | None,
     compress: str | None,
     dry_run: bool,
     as_json: bool,
@@ -95,7 +98,7 @@ def compact(
 
     with Progress("compacting", "files") as bar:
         done = run(root, shard_size=shard_size, everything=everything, dry_run=dry_run,
-                   progress=bar, compress=compress)  # fmt: skip
+                   progress=bar, compress=compress, jobs=jobs)  # fmt: skip
     _print_rewritten(root, done, as_json, dry_run=dry_run)
 
 

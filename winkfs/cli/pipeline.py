@@ -57,6 +57,10 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--conf", multiple=True, metavar="KEY=VALUE", callback=_settings,
             help="A Spark setting, such as spark.driver.memory=8g.",
         ),
+        click.option(
+            "--remote", metavar="URL",
+            help="A server of Spark Connect to run on: sc://HOST:PORT; local[2] starts one.",
+        ),
         click.option("--master", metavar="URL", help="Where to run (default: local[*])."),
     ):  # fmt: skip
         command = option(command)
@@ -87,6 +91,7 @@ def run(
     master: str | None,
     conf: list[tuple[str, str]],
     log: str | None,
+    remote: str | None = None,
     bad_list: str | None = None,
     show: Callable[[dict[str, Any]], None] = emit,
 ) -> int:
@@ -98,14 +103,16 @@ def run(
                 what = "has to be a path of a file system: containers and data sets may be URLs"
                 raise Refusal(what, text)  # before Spark is started
     from winkfs.spark.jobs.session import cpu_seconds, session
+    from winkfs.spark.session import context_of
 
     # PySpark 4.3 warns of pandas 3; no job uses a frame of pandas.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     start = time.monotonic()
-    with _bad_list(bad_list) as report, session(name, master, conf, log) as spark:
+    with _bad_list(bad_list) as report, session(name, master, conf, log, remote) as spark:
         began, cpu = time.monotonic(), cpu_seconds()
         summary = job(spark, report)
-        local = spark.sparkContext.master.startswith("local[")
+        context = context_of(spark)
+        local = context is not None and context.master.startswith("local[")
         summary["seconds"] = round(time.monotonic() - began, 3)
         if local:
             summary["cpu_seconds"] = round(cpu_seconds() - cpu, 2)

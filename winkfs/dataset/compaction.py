@@ -12,11 +12,12 @@ import contextlib
 import heapq
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from winkformats.disk.paths import open_file
 from winkformats.errors import FormatError
@@ -33,10 +34,13 @@ from winkfs.dataset.reading import Handles
 from winkfs.dataset.records import ShardRecord, union
 from winkfs.dataset.shard import Shard, tombstones
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
-from winkfs.dataset.transaction import ShardWriter, Transaction, begun
+from winkfs.dataset.transaction import ShardWriter, Transaction, begun, remove_scratch
 from winkfs.entry import Entry, default_mode
-from winkfs.errors import DatasetConflict
+from winkfs.errors import DatasetConflict, StalePlan
 from winkfs.names import inode_key, to_bytes
+
+if TYPE_CHECKING:
+    from winkfs.dataset.workers import Send
 
 BATCH: Final = 16 << 20  # bytes of content copied between two checks of the size of the new shard
 PER_ROW: Final = 200  # approximate bytes of a file in a container beside name and content
@@ -45,6 +49,8 @@ SHARD_SIZE: Final = 1 << 30  # target size of a shard, bytes
 WASTE_SHARE: Final = 0.25  # share of hidden files and dead bytes from which a shard is rewritten
 PER_ENTRY: Final = 40  # approximate bytes of an entry beside its value: header, key, checksum
 TRIES: Final = 2  # attempts, if other commits change the shards meanwhile
+PARALLEL: Final = 512 << 20  # bytes from which more than one process pays
+RECENT_BYTES: Final = 256 << 20  # bytes that a writer rewrites between two of its commits
 MAX_MERGED: Final = 16  # append-only shards merged at a time: each takes 8 MiB of memory
 
 
@@ -275,6 +281,7 @@ def compact(
     dry_run: bool = False,
     progress: Progress | None = None,
     compress: str | None = None,
+    jobs: int | None = None,
 ) -> Rewritten:
     """Join small shards, and rewrite those with many hidden files or dead bytes.
 
@@ -287,15 +294,60 @@ def compact(
     compress    "zstd", "zstd:LEVEL" or "none": shards that are stored otherwise are rewritten, too,
                 and later shards are stored so. None: if a rewritten shard is compressed, all of
                 its group are. `dry_run` does not estimate the effect of compression
+    jobs        processes that write, each a shard at a time; None: one for each core if there is
+                enough to do. The shards are those that one process makes
     raises      DatasetConflict if other commits changed the shards twice; CorruptError; StalePlan;
                 ValueError; Refusal if the library is missing; OSError
     cost        each file that is copied is read and written once
     """
     _check_size(shard_size)
+    if jobs is not None and jobs < 1:
+        raise ValueError(f"the number of jobs is at least 1, not {jobs}")
     least = 0.0 if everything else WASTE_SHARE
     level = checked_level(compress, path)
     plan = partial(compaction, shard_size=shard_size, least=least, level=level)
-    return _run(path, "compact", progress, plan, dry_run=dry_run, compress=compress)
+    return _run(path, "compact", progress, plan, dry_run=dry_run, compress=compress, jobs=jobs)
+
+
+def compact_recent(root: str, most: int, job: str, added: int) -> Rewritten | None:
+    """Join small shards after a commit of a stream -> what was done; None: nothing.
+
+    most    as many small shards as stay: it works each time when they have become so many more
+    job     name of the job
+    added   shards of the commit before
+    raises  DatasetConflict; CorruptError; OSError and others: then nothing is changed
+    cost    at most RECENT_BYTES, and what is left after the next commit. A shard is not written
+            again before others have become as large
+    """
+    log = Log(root)
+    now = log.latest()
+    small = [n for n, record in enumerate(now.shards) if 2 * record.size < SHARD_SIZE]
+    times, before = ((count - 1) // most for count in (len(small), len(small) - added))
+    if times < 1 or (times == before and not _left(log, now.generation - 1)):
+        return None
+    sizes = [record.size for record in now.shards]
+    small.sort(key=lambda number: sizes[number])
+    chosen, total = list[int](), 0
+    for at, number in enumerate(small):
+        few = 2 * (len(small) - at) <= most
+        if total + sizes[number] > RECENT_BYTES or (few and sizes[number] > total):
+            break
+        chosen.append(number)
+        total += sizes[number]
+    seen = snapshot_of(log, now)
+    groups = _groups(seen, sizes, sorted(chosen), SHARD_SIZE, lambda number: False)
+    if not groups:
+        return None
+    left = 2 * (len(small) - len(chosen)) > most
+    return _attempt(root, "compact", seen, groups, None, None, 1, job, {"left": left})
+
+
+def _left(log: Log, generation: int) -> bool:
+    """Return whether a generation is that of a `compact_recent` that left some."""
+    try:
+        return generation > 0 and bool(log.read(generation).metrics.get("left"))
+    except (FormatError, StalePlan):
+        return False
 
 
 def checked_level(compress: str | None, path: str | os.PathLike[str]) -> int | None:
@@ -346,6 +398,7 @@ def _run(
     *,
     dry_run: bool = False,
     compress: str | None = None,
+    jobs: int | None = 1,
 ) -> Rewritten:
     log = Log(root_of(path))
     root = log.root
@@ -357,7 +410,7 @@ def _run(
         if dry_run:
             return _estimate(seen, groups)
         try:
-            return _attempt(root, operation, seen, groups, progress, compress)
+            return _attempt(root, operation, seen, groups, progress, compress, jobs)
         except DatasetConflict:
             if not left:
                 raise
@@ -371,14 +424,55 @@ def _attempt(
     groups: Sequence[Group],
     progress: Progress | None,
     compress: str | None,
+    jobs: int | None = 1,
+    job: str | None = None,
+    metrics: Mapping[str, Any] | None = None,
 ) -> Rewritten:
-    with begun(root, operation) as transaction:
-        made = (rewrite(transaction, seen, group, progress, compress) for group in groups)
+    size = sum(seen.shards[number].record.size for group in groups for number in group.members)
+    if jobs is None:
+        jobs = os.cpu_count() or 1 if size >= PARALLEL else 1
+    with begun(root, operation, job) as transaction:
+        if jobs == 1 or len(groups) == 1:
+            made = [rewrite(transaction, seen, group, progress, compress) for group in groups]
+        else:
+            made = _in_processes(transaction, seen, groups, progress, compress, jobs)
         records = list(chain.from_iterable(made))
         old = [seen.shards[number].record for group in groups for number in group.members]
-        generation = transaction.commit(records, removed=[record.path for record in old])
+        removed = [record.path for record in old]
+        generation = transaction.commit(records, metrics=metrics, removed=removed)
     before, after = sum(r.size for r in old), sum(r.size for r in records)
     return Rewritten(generation, len(old), len(records), before, after)
+
+
+def _in_processes(
+    transaction: Transaction,
+    seen: Snapshot,
+    groups: Sequence[Group],
+    progress: Progress | None,
+    compress: str | None,
+    jobs: int,
+) -> list[list[ShardRecord]]:
+    """Write the new shards of each group, several groups at once."""
+    from winkfs.dataset.workers import in_processes
+
+    lock = threading.Lock()
+
+    def heard(_: str, done: Any) -> None:
+        with lock:
+            if progress:
+                progress(done)
+
+    return in_processes(_in_process, (transaction, seen, compress), groups, jobs, heard, own=True)
+
+
+def _in_process(common: tuple[Any, ...], group: Group, send: Send) -> list[ShardRecord]:
+    transaction, seen, compress = common
+    try:
+        return rewrite(transaction, seen, group, lambda done: send("progress", done), compress)
+    except BaseException:
+        if transaction.far:
+            remove_scratch(transaction.job)
+        raise
 
 
 def _estimate(seen: Snapshot, groups: Sequence[Group]) -> Rewritten:
@@ -443,11 +537,25 @@ def compaction(
     ]
     size = [live_bytes(*pair) for pair in zip(seen.shards, dead, strict=True)]
     chosen = [n for n in range(len(size)) if wasteful[n] or 2 * size[n] < shard_size]
+    return _groups(seen, size, chosen, shard_size, wasteful.__getitem__)
+
+
+def _groups(
+    seen: Snapshot,
+    sizes: Sequence[int],
+    chosen: Sequence[int],
+    shard_size: int,
+    alone: Callable[[int], bool],
+) -> list[Group]:
+    """Return chosen shards in groups of about the size of a new shard.
+
+    alone  returns whether a shard is rewritten also if it is the only one of its group
+    """
     groups: list[list[int]] = []
     for ao in (False, True):  # in groups of their own, so that append-only shards stay so
         some = [number for number in chosen if seen.shards[number].record.ao == ao]
-        groups += _packed(size, some, shard_size, MAX_MERGED if ao else len(some))
-    useful = [group for group in groups if len(group) > 1 or wasteful[group[0]]]
+        groups += _packed(sizes, some, shard_size, MAX_MERGED if ao else len(some))
+    useful = [group for group in groups if len(group) > 1 or alone(group[0])]
     return [Group(tuple(group), shard_size, f"{i:05}") for i, group in enumerate(useful)]
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
-from winkformats.disk.schemes import is_far
 from winkfs.access import close_at_end
 from winkfs.container.bulk import Row
 from winkfs.container.container import Container
@@ -30,6 +29,8 @@ from winkfs.units import Time
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Data
+
+    from winkfs.dataset.compaction import Rewritten
 
 WHOLE_FILES_ONLY = "a data set takes whole files only: put the file anew"
 
@@ -136,6 +137,27 @@ class Dataset(DatasetReading, Writer):
             self._switch(generation)
             return generation
 
+    def compact(
+        self,
+        *,
+        shard_size: int = 1 << 30,
+        everything: bool = False,
+        jobs: int | None = None,
+        compress: str | None = None,
+    ) -> Rewritten:
+        """Sync, and join small shards into shards of about `shard_size` bytes: see
+        `winkfs.dataset.compaction.compact`. Afterwards the handle reads the new ones."""
+        from winkfs.dataset.compaction import compact
+
+        with self._lock:
+            self.sync()
+            done = compact(
+                self.base, shard_size=shard_size, everything=everything, jobs=jobs,
+                compress=compress,
+            )  # fmt: skip
+            self._switch(done.generation)
+            return done
+
     def expect_unchanged(self) -> None:
         """Make `sync` raise DatasetConflict if another commit after this generation puts or deletes
         one of the files that are changed from now on."""
@@ -182,7 +204,7 @@ class Dataset(DatasetReading, Writer):
         if not self.writable:
             raise ReadOnly("opened for reading: open it with mode 'a' to write", self.base)
         if self._writer is None:
-            self._transaction = begin(self.base, log=self._log if is_far(self.base) else None)
+            self._transaction = begin(self.base, log=self._log)
             settings = {"ao": self._made_ao, "columns": self.columns, "compress": self._compress}
             try:
                 self._writer = ShardWriter(self._transaction, "00000", **settings)

@@ -52,14 +52,18 @@ class Folder:
     def numbers(self) -> Sequence[int]:
         """Return the numbers of the manifests, ascending. A copy without a manifest counts only if
         it is intact, because an interrupted commit may have left it."""
-        there = self.named(MANIFEST)
-        alone = self.named(COPY) - there
+        there, copies = self._named(MANIFEST, COPY)
+        alone = copies - there
         return sorted(there.union(n for n in alone if any(is_whole(d) for _, d in self.read(n))))
 
     def named(self, suffix: str) -> set[int]:
         """Return the numbers of the files with this suffix."""
-        stems = [name[: -len(suffix)] for name in self.files.list() if name.endswith(suffix)]
-        return {int(stem) for stem in stems if len(stem) == DIGITS and stem.isdecimal()}
+        return self._named(suffix)[0]
+
+    def _named(self, *suffixes: str) -> list[set[int]]:
+        """Return for each suffix the numbers of the files with it. Cost: one listing."""
+        names = [name for name in self.files.list() if name[:DIGITS].isdecimal()]
+        return [{int(name[:DIGITS]) for name in names if name[DIGITS:] == end} for end in suffixes]
 
     def read(self, number: int) -> Iterator[tuple[str, bytes]]:
         """Yield name and bytes of a manifest, then of its copy, as far as they exist."""

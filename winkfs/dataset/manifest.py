@@ -22,13 +22,14 @@ from winkformats.disk.paths import directory_of, is_directory, locate, make_dire
 from winkformats.disk.schemes import is_far
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.folder import COPY, LATEST, Folder, check_commits, far_files, folder_of
-from winkfs.dataset.records import Manifest, State, Whole, digest_of
+from winkfs.dataset.records import Manifest, State, Whole, applied, digest_of, is_whole
 from winkfs.errors import FileExists, NoSuchFile, ReadOnly, StalePlan
 from winkfs.names import MANIFESTS
 from winkfs.units import NANO, parse_iso
 
 PENDING: Final = "_pending"
-CHECKPOINT_INTERVAL: Final = 64  # generations from one checkpoint to the next, at most
+CHECKPOINT_INTERVAL: Final = 64  # generations from one checkpoint to the next, at most,
+INTERVAL_RECORDS: Final = 4096  # for each so many shards, as a checkpoint has all of them
 CHECKPOINT_RECORDS: Final = 200  # shards and streams: with at most so many any manifest may be one,
 CHECKPOINT_BYTES: Final = 64 << 10  # if it has at most so many bytes
 REPAIR_HINT: Final = "`winkfs dataset repair` shows what can be done"
@@ -100,6 +101,14 @@ class Log:
         self._seen = time.monotonic()
         return newest
 
+    def unchanged(self) -> bool:
+        """Return whether the last state that was read is still that of its manifest, which may be
+        damaged since, or replaced by a repair. Cost: reads it, without decoding."""
+        if self._last is None:
+            return False
+        _, data = next(self.store.read(self._last.generation), ("", b""))
+        return is_whole(data) and digest_of(data) == self._last.digest
+
     def recent(self) -> State | None:
         """Return the newest state, if that was read in the last seconds."""
         return self._last if time.monotonic() - self._seen < FRESH else None
@@ -163,8 +172,7 @@ class Log:
                 break
             behind.append(manifest)
             number -= 1
-        for manifest in reversed(behind):
-            state = manifest.apply(state)
+        state = applied(state, behind[::-1])
         if self._last is None or self._last.generation < generation:
             self._last = state
         return state
@@ -255,27 +263,28 @@ class Log:
             if isinstance(made, int):
                 self.confirm(made)
                 return made
-            made, data = self._encoded(before, made, hide)
+            made, after, data = self._encoded(before, made, hide)
             if self.store.put_if_absent(made.generation, data):
-                self._last = replace(made.apply(before), digest=digest_of(data))
+                self._last = replace(after, digest=digest_of(data))
                 return made.generation
             before = None
 
     def _encoded(
         self, before: State, made: Manifest, hide: Callable[[State, Manifest], Fresh] | None
-    ) -> tuple[Manifest, bytes]:
-        """Return the manifest as it is stored, and its bytes."""
+    ) -> tuple[Manifest, State, bytes]:
+        """Return the manifest as it is stored, the state after it, and its bytes."""
         if (before.whole is None) == is_far(self.root):
             verb = "push" if is_far(self.root) else "pull"
             what = f"was copied there, and can only be read: `winkfs {verb}` the data set"
             raise ReadOnly(what, self.root)
         if before.whole is None:
-            return made, encoded(made, made.apply(before))
+            after = made.apply(before)
+            return made, after, encoded(made, after)
         from winkfs.dataset.checkpoint import advanced
 
         rows, unsure = hide(before, made) if hide is not None else ({}, [])
         made = advanced(self.root, before, made, rows, unsure)
-        return made, made.encode()
+        return made, made.apply(before), made.encode()
 
     def confirm(self, number: int) -> None:
         """Make an existing manifest durable, even if the commit that made it failed."""
@@ -286,13 +295,19 @@ class Log:
 def encoded(made: Manifest, after: State) -> bytes:
     """Encode a manifest, as a checkpoint if one is due or is small."""
     whole = replace(made, checkpoint=after)
-    if made.generation % CHECKPOINT_INTERVAL == 0 or made.operation == "vacuum":
+    if made.generation % interval(len(after.shards)) == 0 or made.operation == "vacuum":
         return whole.encode()
     if len(after.shards) + len(after.streams) <= CHECKPOINT_RECORDS:
         data = whole.encode()
         if len(data) <= CHECKPOINT_BYTES:
             return data
     return made.encode()
+
+
+def interval(shards: int) -> int:
+    """Return the number of generations from one checkpoint to the next. It grows with the shards,
+    so that the share of a checkpoint in the cost of a commit does not."""
+    return CHECKPOINT_INTERVAL << max(shards // INTERVAL_RECORDS, 1).bit_length() - 1
 
 
 def next_manifest(before: State, operation: str) -> Manifest:

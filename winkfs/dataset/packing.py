@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import struct
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-import winkformats
-import winkfs
 from winkformats.disk.schemes import is_far
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
@@ -54,6 +47,7 @@ from winkfs.dataset.manifest import Log, discard_empty, is_dataset
 from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.transaction import ShardWriter, Transaction, begun
+from winkfs.dataset.workers import Send, in_processes
 from winkfs.errors import FileExists, NoSuchFile
 from winkfs.names import excluder, to_bytes
 
@@ -64,6 +58,7 @@ MAX_SEARCHED: Final = 1000  # generations searched for the last one that packed 
 PACKED: Final = "packed"  # key in the metrics of such a generation
 PER_FILE: Final = 256  # approximate bytes of a file beside its content
 Progress = Callable[[int], None]
+_Packed = tuple[ShardRecord, PackReport]
 
 
 def pack_shards(
@@ -255,9 +250,7 @@ def _pack_tree(
         workers = min(len(lists), os.cpu_count() or 1)
         if workers == 1 or sum(size for _, size in lists) < PARALLEL:
             return [_pack_list(job, path, number) for number, (path, _) in enumerate(lists)]
-        shares = [[(n, path) for n, (path, _) in enumerate(lists)][k::workers]
-                  for k in range(workers)]  # fmt: skip
-        return _in_processes(job, shares)
+        return _in_processes(job, [(number, path) for number, (path, _) in enumerate(lists)])
 
 
 def split(files: Iterable[Seen], shards: int, scratch: str, *, ao: bool) -> list[tuple[str, int]]:
@@ -300,93 +293,33 @@ def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
             return writer.finish()
 
 
-# --- processes: Python packs on one processor ---
-
-Lists = list[tuple[int, str]]
-"""Shards of a worker: number, path of its list of names."""
-
-
-def _in_processes(job: _Job, shares: list[Lists]) -> list[ShardRecord]:
-    """Pack each share in a process of its own."""
-    running: list[subprocess.Popen[bytes]] = []
-    with ThreadPoolExecutor(len(shares)) as pool:
-        try:
-            for _ in shares:  # each in a process group of its own: Ctrl-C would print its traceback
-                running.append(
-                    subprocess.Popen(
-                        [sys.executable, "-P", "-m", "winkfs.dataset.packing"],
-                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0,
-                        env=os.environ | {"PYTHONPATH": _packages()},
-                    )
-                )  # fmt: skip
-            work = zip(shares, running, strict=True)
-            futures = [pool.submit(_in_process, job, *each) for each in work]
-            found = [item for future in as_completed(futures) for item in future.result()]
-        except BaseException:
-            for process in running:
-                process.terminate()
-            raise
-    return [record for _, record in sorted(found, key=itemgetter(0))]
-
-
-def _in_process(
-    job: _Job, share: Lists, process: subprocess.Popen[bytes]
-) -> list[tuple[int, ShardRecord]]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with process, contextlib.suppress(EOFError, pickle.UnpicklingError, BrokenPipeError):
-        work = job.transaction, job.source, job.settings, job.xattrs, share
-        pickle.dump(work, process.stdin)
-        process.stdin.close()
-        while True:
-            kind, value = pickle.load(process.stdout)
-            if kind == "note":
-                job.note(Note(*value))
-            elif kind == "progress":
-                job.progress(value)
-            elif kind == "error":
-                raise value
-            else:
-                records, report = value
-                for name in ("files", "directories", "links", "bytes"):
-                    setattr(job.report, name, getattr(job.report, name) + getattr(report, name))
-                return records  # type: ignore[no-any-return]
-    raise OSError(f"a process that packs was killed (status {process.returncode})")
-
-
-def _packages() -> str:
-    """Return the PYTHONPATH of a child: ours, with the roots of our packages, but without the
-    current directory, where a file of the user may have the name of a module."""
-    here = os.getcwd()
-    kept = [path for path in sys.path if os.path.isabs(path) and os.path.realpath(path) != here]
-    ours = [str(Path(found.__file__ or "").resolve().parents[1]) for found in (winkfs, winkformats)]
-    return os.pathsep.join(dict.fromkeys([*kept, *ours]))
-
-
-def _worker() -> None:
-    """Run in the process: read its work from stdin, write messages to stdout."""
-    out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever is printed goes to stderr, not among the messages
-    try:
-        transaction, source, settings, xattrs, share = pickle.load(sys.stdin.buffer)
-    except EOFError:  # the parent ended meanwhile
-        return
-
-    def send(kind: str, value: object) -> None:
-        pickle.dump((kind, value), out)
-        out.flush()
-
+def _pack_unit(common: tuple[Any, ...], unit: tuple[int, str], send: Send) -> _Packed:
+    """Pack a list of names in a process of its own."""
+    transaction, source, settings, xattrs = common
     report = PackReport()
     job = _Job(
         transaction, source, settings, xattrs, [], report,
         lambda noted: send("note", tuple(noted)), lambda done: send("progress", done), False,
         Ratio(),
     )  # fmt: skip
-    try:
-        records = [(number, _pack_list(job, names, number)) for number, names in share]
-        send("done", (records, report))
-    except Exception as error:
-        send("error", error)
+    return _pack_list(job, unit[1], unit[0]), report
+
+
+def _in_processes(job: _Job, units: list[tuple[int, str]]) -> list[ShardRecord]:
+    """Pack each list of names into a shard, on all processors."""
+
+    def heard(kind: str, value: Any) -> None:
+        if kind == "note":
+            job.note(Note(*value))
+        else:
+            job.progress(value)
+
+    common = job.transaction, job.source, job.settings, job.xattrs
+    found = in_processes(_pack_unit, common, units, os.cpu_count() or 1, heard)
+    for _, report in found:
+        for name in ("files", "directories", "links", "bytes"):
+            setattr(job.report, name, getattr(job.report, name) + getattr(report, name))
+    return [record for record, _ in found]
 
 
 # --- a tar file ---
@@ -417,7 +350,3 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
         for writer in empty:
             writer.abandon()
         return records
-
-
-if __name__ == "__main__":
-    _worker()

@@ -12,7 +12,7 @@
     streams     {query: batch} that the commit finishes
     metrics     any values of the writer
     oldest      the oldest generation that can still be read
-    checkpoint  every 64th: {shards: [all records], streams: {query: [batch, generation]}}
+    checkpoint  every 64th, of many shards every 128th and so on: {shards: [all records], streams: {query: [batch, generation]}}
     xxh3        of all bytes before this field, 16 hex digits
 
 Version 2, on object storage, has no checkpoint, but the whole difference to one:
@@ -35,6 +35,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Self
 
 import xxhash
@@ -61,6 +65,7 @@ WRITER: Final = f"winkfs {winkformats_version.VERSION}"
 NUMBERS: Final = (int,) * 8
 INTEGERS: Final = frozenset({int, type(None)})
 TEXTS: Final = frozenset({str, type(None)})
+_BY_RANK: Final = attrgetter("rank", "path")
 Rank = tuple[int, int]
 
 
@@ -123,7 +128,7 @@ class ShardRecord:
             or {type(made.columns), type(made.compress), type(made.etag)} != {str}
         ):
             raise TypeError(f"a field of {made.path}")
-        parse_schema(made.columns.encode())
+        _schema(made.columns)
         for end in (made.first, made.last):
             if end is not None and not end.isascii():
                 to_bytes(end)  # raises if it cannot be encoded
@@ -132,7 +137,7 @@ class ShardRecord:
     @property
     def schema(self) -> dict[str, str]:
         """Its columns: name -> type."""
-        return parse_schema(self.columns.encode())
+        return dict(_schema(self.columns))
 
     @property
     def level(self) -> int:
@@ -145,9 +150,12 @@ class ShardRecord:
     @property
     def names(self) -> tuple[bytes, bytes] | None:
         """The least and the greatest name; None if they are not known."""
-        if self.first is None or self.last is None:
+        first, last = self.first, self.last
+        if first is None or last is None:
             return None
-        return to_bytes(self.first), to_bytes(self.last)
+        if first.isascii() and last.isascii():
+            return first.encode(), last.encode()
+        return to_bytes(first), to_bytes(last)
 
 
 RECORD_FIELDS: Final = [f.name for f in fields(ShardRecord) if f.name != "unknown"]
@@ -257,7 +265,7 @@ class State:
     @property
     def compress(self) -> str | None:
         """Compression of new shards: that of the last compressed shard; None: none."""
-        return next((r.compress for r in reversed(self.shards) if r.level), None)
+        return next((r.compress for r in reversed(self.shards) if r.compress and r.level), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,22 +296,7 @@ class Manifest:
 
     def apply(self, before: State) -> State:
         """Return the state after it. Raises FormatError if it does not follow `before`."""
-        if self.generation != before.generation + 1 or self.time_ns <= before.time_ns:
-            raise FormatError(f"manifest {self.generation} does not follow {before.generation}")
-        shards = {record.path: record for record in before.shards}
-        for path in self.removed:
-            if shards.pop(path, None) is None:
-                raise FormatError(f"manifest {self.generation} removes {path}, which is not there")
-        for record in self.added:
-            if record.path in shards:
-                raise FormatError(f"manifest {self.generation} adds {record.path} again")
-            shards[record.path] = record
-        streams = dict(before.streams)
-        streams |= {query: (batch, self.generation) for query, batch in self.streams.items()}
-        records = by_rank(shards.values())
-        return State(
-            self.generation, self.time_ns, records, streams, self.oldest, self.digest, self.whole
-        )  # fmt: skip
+        return applied(before, [self])
 
     @classmethod
     def _of_whole(cls, values: Mapping[str, Any], digest: str) -> Self:
@@ -363,6 +356,42 @@ class Manifest:
             raise CorruptError(f"manifest: {error!r}", file=file, offset=0) from None
 
 
+def applied(before: State, manifests: Sequence[Manifest]) -> State:
+    """Return the state after manifests that follow a state. Raises FormatError if they do not.
+
+    cost    a look at each shard, once
+    """
+    if not manifests:
+        return before
+    shards, streams = {record.path: record for record in before.shards}, dict(before.streams)
+    last: State | Manifest = before
+    added, removed = list[ShardRecord](), False
+    for made in manifests:
+        if made.generation != last.generation + 1 or made.time_ns <= last.time_ns:
+            raise FormatError(f"manifest {made.generation} does not follow {last.generation}")
+        for path in made.removed:
+            if shards.pop(path, None) is None:
+                raise FormatError(f"manifest {made.generation} removes {path}, which is not there")
+            removed = True
+        for record in made.added:
+            if record.path in shards:
+                raise FormatError(f"manifest {made.generation} adds {record.path} again")
+            shards[record.path] = record
+            added.append(record)
+        streams |= {query: (batch, made.generation) for query, batch in made.streams.items()}
+        last = made
+    added.sort(key=_BY_RANK)
+    ends = [*before.shards[-1:], *added[:1]]
+    if removed or (len(ends) > 1 and _BY_RANK(ends[1]) < _BY_RANK(ends[0])):
+        records = by_rank(shards.values())
+    else:
+        records = (*before.shards, *added)
+    end = manifests[-1]
+    return State(
+        end.generation, end.time_ns, records, streams, end.oldest, end.digest, end.whole
+    )  # fmt: skip
+
+
 def _encoded(values: Mapping[str, Any]) -> bytes:
     text = json.dumps(values, separators=(",", ":"))[:-1].encode()
     return text + b',"xxh3":"%016x"}\n' % xxhash.xxh3_64_intdigest(text)
@@ -417,8 +446,14 @@ def _stream_states(values: Mapping[str, Any]) -> Mapping[str, tuple[int, int]]:
     return streams
 
 
-def by_rank(records: Any) -> tuple[ShardRecord, ...]:
-    return tuple(sorted(records, key=lambda record: (record.rank, record.path)))
+def by_rank(records: Iterable[ShardRecord]) -> tuple[ShardRecord, ...]:
+    return tuple(sorted(records, key=_BY_RANK))
+
+
+@lru_cache(256)
+def _schema(columns: str) -> Mapping[str, str]:
+    """Return the columns of a record. Raises ValueError."""
+    return MappingProxyType(parse_schema(columns.encode()))
 
 
 def _as_json(manifest: Manifest) -> dict[str, Any]:
@@ -449,6 +484,11 @@ def union(schemas: Iterable[Mapping[str, str]]) -> dict[str, str]:
             numbers = {found.get(name), kind} == {"int64", "float64"}
             found[name] = "float64" if numbers else kind
     return found
+
+
+def columns_of(records: Iterable[ShardRecord]) -> dict[str, str]:
+    """Return the columns of shards, as `union` joins them."""
+    return union(_schema(text) for text, _ in groupby(records, attrgetter("columns")))
 
 
 def misfit(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from winkformats.disk.paths import absolute
 from winkfs.dataset.hidden import hidden_of
 from winkfs.dataset.manifest import AsOf, Log, is_dataset
-from winkfs.dataset.records import ShardRecord, State, union
+from winkfs.dataset.records import ShardRecord, State, columns_of
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.names import base_of
 
@@ -35,7 +35,7 @@ class Snapshot:
     @property
     def columns(self) -> dict[str, str]:
         """Columns of the user that files can have: name -> type."""
-        return union(shard.record.schema for shard in self.shards)
+        return columns_of(shard.record for shard in self.shards)
 
     @property
     def files(self) -> int:

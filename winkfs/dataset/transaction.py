@@ -46,6 +46,7 @@ from winkfs.dataset.records import (
     Manifest,
     ShardRecord,
     State,
+    columns_of,
     misfit,
     union,
 )
@@ -86,7 +87,7 @@ def begin(
         if log is None:
             log = create(absolute(os.fspath(root)))  # attempts run in other folders
         check_commits(log.root)
-        now = log.recent() or log.latest()
+        now = (log.recent() if is_far(log.root) else None) or log.latest()
         transaction = Transaction(log.root, name, operation, now.generation, now.compress, log)
         if not transaction.far and is_directory(transaction.folder):
             raise FileExists("that job was committed already", transaction.folder)
@@ -95,13 +96,15 @@ def begin(
 
 
 @contextlib.contextmanager
-def begun(root: str | os.PathLike[str], operation: str = "append") -> Iterator[Transaction]:
+def begun(
+    root: str | os.PathLike[str], operation: str = "append", job: str | None = None
+) -> Iterator[Transaction]:
     """Begin a transaction that is aborted if an exception leaves the `with` block, also one that a
     signal raises at any moment."""
     transaction = None
     try:
         with held_back():
-            transaction = begin(root, operation)
+            transaction = begin(root, operation, job)
         yield transaction
     except BaseException:
         if transaction is not None:
@@ -109,23 +112,15 @@ def begun(root: str | os.PathLike[str], operation: str = "append") -> Iterator[T
         raise
 
 
-def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
-    """Begin a job, or join it if another task has begun it.
+def join(transaction: Transaction) -> None:
+    """Begin the job of a transaction, or join it if another task has begun it.
 
-    raises  StalePlan if it was committed; NoSuchFile if there is no data set; OSError
+    raises  StalePlan if it was committed; OSError
     """
-    log = Log(absolute(os.fspath(root)))
-    now = log.latest()
-    transaction = Transaction(log.root, job, operation, now.generation, now.compress, log)
-    if transaction.far:
-        there = transaction.committed(log) is not None
-    else:
-        there = is_directory(transaction.folder)
-    if there:
+    if not transaction.far and is_directory(transaction.folder):
         raise StalePlan("the job was committed meanwhile", transaction.folder)
     with contextlib.suppress(FileExistsError):
         transaction.open()
-    return transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,13 +266,16 @@ class Transaction:
             if after in (None, self.base_generation):  # then nothing has to be asked again
                 before = log.state(self.base_generation)
         else:
-            log = (self.log if self.far else None) or Log(self.root)
+            log = self.log or Log(self.root)
+            if not self.far and not log.unchanged():
+                log = Log(self.root)
             done = self.committed(log)
             if done is not None:
                 log.confirm(done)
                 return done
         gone = self._replaced(log) if removed is None else tuple(removed)
         checked: set[int] = set()
+        theirs = False  # a commit that was there already, whose generation is returned
 
         def make(before: State) -> Manifest | int:
             if isinstance(log.store, FarFolder):  # after `before` was read: it can land late
@@ -286,6 +284,8 @@ class Transaction:
                     return settled
             there = _batch_done(before, streams)
             if there is not None:
+                nonlocal theirs
+                theirs = True
                 return there
             self._check_removed(before, gone)
             if self.far and before.oldest > self.base_generation:  # vacuum may take its files
@@ -306,14 +306,26 @@ class Transaction:
             )  # fmt: skip
 
         try:
-            if not self.far and isinstance(make(log.latest()), Manifest):
-                self._place(chosen)
+            if not self.far:
+                before = log.latest()
+                if isinstance(make(before), Manifest):
+                    self._place(chosen)
             done = log.publish(make, partial(fresh_rows, log), before)
         except DatasetConflict:
             self.abort()
             raise
-        self.abort()  # removes files only if the batch was committed before
+        if theirs:
+            self.abort()
+        else:
+            self._sweep()
         return done
+
+    def _sweep(self) -> None:
+        """Remove what attempts have left beside the shards."""
+        if self.far:
+            remove_scratch(self.job)
+        else:
+            sweep(self.root, self.job)
 
     def abort(self) -> None:
         """Remove all files of the job that no manifest names. Idempotent.
@@ -358,7 +370,9 @@ class Transaction:
             ) from None  # fmt: skip
 
     def _check_removed(self, before: State, removed: tuple[str, ...]) -> None:
-        lost = set(removed) - {record.path for record in before.shards}
+        lost = set(removed)
+        if lost:
+            lost -= {record.path for record in before.shards}
         if self.operation == "overwrite" and not removed:  # an empty one, filled meanwhile
             lost = {r.path for r in before.shards if r.rank[0] <= self.base_generation}
         if lost:
@@ -372,9 +386,10 @@ class Transaction:
     ) -> None:
         """Raise DatasetConflict for columns that cannot be in one data set. A rewrite keeps the
         columns as they are."""
-        if self.operation in REWRITES:
+        if self.operation in REWRITES or not any(record.columns for record in records):
             return
-        known = union(record.schema for record in before.shards if record.path not in removed)
+        gone = set(removed)
+        known = columns_of(record for record in before.shards if record.path not in gone)
         for record in records:
             if what := misfit(known, record.schema):
                 raise DatasetConflict(what, self.root)

@@ -62,11 +62,16 @@ def register(spark: SparkSession) -> None:
 def _run_this_python(spark: SparkSession) -> None:
     """Let a local session run this Python, unless one is configured. Spark takes the first python3
     of the PATH, which may be a different one if a script runs as `.venv/bin/python`."""
-    context = getattr(spark, "sparkContext", None)
+    context = context_of(spark)
     if context is None or "PYSPARK_PYTHON" in os.environ or not _is_local(context.master):
         return
     if context.getConf().get("spark.pyspark.python") is None:
         context.pythonExec = sys.executable
+
+
+def context_of(spark: SparkSession) -> Any:
+    """Return the SparkContext of a session; None: it is one of Spark Connect, which has none."""
+    return getattr(spark, "sparkContext", None)
 
 
 def _is_local(master: str) -> bool:
@@ -282,7 +287,7 @@ def compiled(spark: SparkSession) -> Iterator[None]:
     This also affects code that other threads give to Spark meanwhile: the script starts the same
     Python, and exists as long as the context.
     """
-    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    context = context_of(spark)
     script = None if context is None else _script_of(context)
     if context is None or script in (None, context.pythonExec):
         yield

@@ -20,7 +20,8 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import Transaction, begun
 from winkfs.errors import NotAllowed
-from winkfs.spark.jobs.session import attempt, guarded, on_units, program
+from winkfs.spark.jobs.session import program
+from winkfs.spark.jobs.tasks import attempt, guarded, on_units
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +64,7 @@ def _run(
 ) -> dict[str, Any]:
     with begun(seen.root, "compact") as transaction:
         with guarded(spark, f"compact {seen.root}"):
-            found = on_units(spark, groups, _task(spark, transaction, seen, compress))
+            found = on_units(spark, groups, _task(transaction, seen, compress))
         records = [record for group in found for record in group]
         old = [seen.shards[number].record.path for group in groups for number in group.members]
         generation = transaction.commit(records, removed=old)
@@ -72,13 +73,11 @@ def _run(
 
 
 def _task(
-    spark: SparkSession, transaction: Transaction, seen: Snapshot, compress: str | None
+    transaction: Transaction, seen: Snapshot, compress: str | None
 ) -> Callable[[Group], list[ShardRecord]]:
-    shared = spark.sparkContext.broadcast(seen)  # sent once to each worker, with its hidden rows
-
-    def run(group: Group) -> list[ShardRecord]:
+    def run(group: Group) -> list[ShardRecord]:  # Spark broadcasts it, if `seen` is large
         name = f"{group.name}.{attempt()[1]}"
-        return rewrite(transaction, shared.value, replace(group, name=name), compress=compress)
+        return rewrite(transaction, seen, replace(group, name=name), compress=compress)
 
     return run
 

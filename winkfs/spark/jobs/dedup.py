@@ -53,7 +53,8 @@ from winkfs.dataset.transaction import ShardWriter, begun
 from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import to_path, to_str
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read
-from winkfs.spark.jobs.session import Bad, Report, guarded, ignore, program
+from winkfs.spark.jobs.session import Bad, Report, ignore, program
+from winkfs.spark.jobs.tasks import guarded
 from winkfs.spark.reading.fetch import fetcher
 
 if TYPE_CHECKING:

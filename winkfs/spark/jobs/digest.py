@@ -27,7 +27,8 @@ from winkfs.results import store as results
 from winkfs.results.digests import MAX_SHARDS, shard_name, shard_of
 from winkfs.results.digestshard import DigestColumns, DigestShardWriter
 from winkfs.spark.jobs.reading import hashed
-from winkfs.spark.jobs.session import Bad, Report, attempt, guarded, ignore, program
+from winkfs.spark.jobs.session import Bad, Report, ignore, program
+from winkfs.spark.jobs.tasks import attempt, cores, guarded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,7 +95,7 @@ def _write(spark: SparkSession, snap: Any, folder: Path, count: int, fail_fast: 
     frame = hashed(spark, snap, title=True, fail_fast=fail_fast)
     schema = ", ".join(["shard int", *(f"`{name}` {kind}" for name, kind in frame.dtypes)])
     numbers = frame.mapInArrow(lambda batches: _numbered(batches, count), schema)
-    tasks = min(count, max(2 * spark.sparkContext.defaultParallelism, 1))
+    tasks = min(count, max(2 * cores(spark), 1))
     # A task may have several shards: if its rows are sorted, it writes them one after another.
     sorted_rows = numbers.repartition(tasks, "shard").sortWithinPartitions("shard")
     written = sorted_rows.mapInArrow(lambda batches: write_shards(batches, folder), WRITTEN)

@@ -64,16 +64,8 @@ from winkfs.samples.mds import ShardInfo
 from winkfs.samples.webdataset import brace_list
 from winkfs.spark.jobs.captures import carry, named_by_url, rename, settle
 from winkfs.spark.jobs.reading import SEARCHED, language_of, title_of
-from winkfs.spark.jobs.session import (
-    MAX_LISTED,
-    Bad,
-    Report,
-    attempt,
-    guarded,
-    ignore,
-    on_units,
-    program,
-)
+from winkfs.spark.jobs.session import MAX_LISTED, Bad, Report, ignore, program
+from winkfs.spark.jobs.tasks import attempt, guarded, on_units
 from winkfs.stores.records import Arrivals, Records, batches
 from winkfs.stores.records import Row as Record
 from winkfs.units import NAMED

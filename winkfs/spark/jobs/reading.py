@@ -21,6 +21,7 @@ from winkfs.arrow import arrays
 from winkfs.arrow.arrays import layout, views
 from winkfs.dataset.snapshot import Snapshot
 from winkfs.results.digestshard import MAX_LANG, MAX_TITLE
+from winkfs.spark.jobs.tasks import cores
 from winkfs.spark.reading.fetch import NEEDED, fetcher
 from winkfs.spark.reading.options import FIELDS
 
@@ -204,8 +205,7 @@ def of_content(
     The content is read in the worker that processes it, and does not pass through the JVM.
     """
     size = sum(shard.record.content for shard in source.shards)
-    cores = spark.sparkContext.defaultParallelism
-    tasks = max(-(-size // TASK_BYTES), min(size // MIN_TASK_BYTES, cores), 1)
+    tasks = max(-(-size // TASK_BYTES), min(size // MIN_TASK_BYTES, cores(spark)), 1)
     needed = list(dict.fromkeys([*columns, *NEEDED, "_error"]))
     frame = read(spark, source, needed, fail_fast=fail_fast, minPartitions=tasks)
     fetch = fetcher("FAILFAST" if fail_fast else "PERMISSIVE")

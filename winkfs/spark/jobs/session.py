@@ -1,7 +1,7 @@
-"""Common parts of the jobs: a session, tasks over units of work, bad records, cancelling.
+"""Common parts of the jobs: a session, bad records, errors of one line.
 
 The session prints only a progress line, and one line for an error. Under spark-submit it is the
-session configured there, and nothing is redirected.
+session configured there, and nothing is redirected. With a remote it is one of Spark Connect.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ import logging
 import os
 import re
 import runpy
-import secrets
 import shutil
 import signal
+import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
-from winkformats.errors import FormatError
 from winkfs.errors import Refusal, need_installed
-from winkfs.spark.session import PACKAGES, compiled
+from winkfs.spark.session import PACKAGES, compiled, context_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,9 +42,9 @@ LOCAL: Final = {
 }
 LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 PROGRESS_INTERVAL: Final = 0.3  # seconds
-U = TypeVar("U")
-R = TypeVar("R")
-CANCEL_TIMEOUT: Final = 10.0  # seconds that cancelled tasks may take to end
+CONNECT: Final = ("grpc", "grpc_status", "google.rpc", "zstandard")  # packages of Spark Connect
+CONNECT_PORT: Final = 15002  # of a server of Spark Connect
+CONNECT_TIMEOUT: Final = 10.0  # seconds
 MAX_LISTED: Final = 100_000  # bad records of a task that are listed; all are counted
 # The end of a worker's traceback, or of the message of a JVM: the class of an error, and its text.
 _CAUSE: Final = re.compile(
@@ -56,15 +55,33 @@ _CAUSE: Final = re.compile(
 OUTER: Final = ("SparkException", "PythonException")  # errors in which Spark wraps others
 
 
-def missing() -> str | None:
-    """Return why Spark cannot run here; None if it can."""
+def missing(remote: str | None = None) -> str | None:
+    """Return why Spark cannot run here, or with a server of Spark Connect; None if it can."""
     try:
         need_installed("this", *PACKAGES)
+        if remote is not None:
+            need_installed("Spark Connect", *CONNECT)
     except Refusal as error:
         return str(error)
+    if remote is not None and not remote.startswith("local"):
+        return _unreachable(remote)
     home = os.environ.get("JAVA_HOME")
     if not shutil.which("java", path=f"{home}/bin" if home else None):
         return "Spark needs Java, 17 or later: install one, or set JAVA_HOME"
+    return None
+
+
+def _unreachable(remote: str) -> str | None:
+    """Return why there is no server of Spark Connect at a URL; None: something answers there. The
+    client of PySpark would try for minutes."""
+    url = urlsplit(remote)
+    if url.scheme != "sc" or not url.hostname:
+        return f"{remote!r} is no server of Spark Connect: sc://HOST:PORT, or local[2] to start one"
+    try:
+        place = url.hostname, url.port or CONNECT_PORT
+        socket.create_connection(place, CONNECT_TIMEOUT).close()
+    except (OSError, ValueError) as error:
+        return f"no server of Spark Connect answers at {remote}: {error}"
     return None
 
 
@@ -74,23 +91,30 @@ def session(
     master: str | None = None,
     conf: Sequence[tuple[str, str]] = (),
     log: str | None = None,
+    remote: str | None = None,
 ) -> Iterator[SparkSession]:
     """Provide a session for the block: the running one of this process, unchanged, as in a
     notebook; else a new one, which is stopped after the block.
 
     master  None: local[*]
     log     a file for the output of the JVM and the workers; None: it is discarded
+    remote  a server of Spark Connect, "sc://host:15002", or "local[2]" to start one; None: that of
+            SPARK_REMOTE in the environment, if there is no master
     raises  Refusal, OSError instead of the errors of Spark, with one line of their text
     """
+    if master and remote:
+        raise Refusal("--master and --remote exclude each other: leave one of them out")
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not submitted and (problem := missing()):
+    running = _running() if importlib.util.find_spec("pyspark") else None
+    if running is not None and (master or conf or log or remote):
+        raise Refusal("Spark runs in this process already: --master, --remote, --conf and --log "
+                      "are for a session that the job starts: leave them out")  # fmt: skip
+    if running is None and not submitted and not master:
+        remote = remote or os.environ.get("SPARK_REMOTE")
+    if not submitted and running is None and (problem := missing(remote)):
         raise Refusal(problem)
-    running = _running()
-    if running is not None and (master or conf or log):
-        raise Refusal("Spark runs in this process already: --master, --conf and --log are for a "
-                      "session that the job starts: leave them out")  # fmt: skip
     try:
-        spark = running or _start(name, master, conf, log, submitted)
+        spark = running or _start(name, master, conf, log, submitted, remote)
     except Exception as error:
         hint = "" if log else "; --log FILE keeps its output"
         raise Refusal(f"Spark cannot start: {cause(error)}{hint}") from None
@@ -106,20 +130,28 @@ def session(
 
 def _running() -> SparkSession | None:
     """Return the running session of this process, with the format registered; None: none runs."""
-    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     import winkfs.spark
 
-    if SparkContext._active_spark_context is None:
-        return None
-    spark = SparkSession.builder.getOrCreate()  # without settings: it changes none
+    spark = SparkSession.getActiveSession()
+    if spark is None:
+        from pyspark import SparkContext
+
+        if SparkContext._active_spark_context is None:
+            return None
+        spark = SparkSession.builder.getOrCreate()  # without settings: it changes none
     winkfs.spark.register(spark)
     return spark
 
 
 def _start(
-    name: str, master: str | None, conf: Sequence[tuple[str, str]], log: str | None, submitted: bool
+    name: str,
+    master: str | None,
+    conf: Sequence[tuple[str, str]],
+    log: str | None,
+    submitted: bool,
+    remote: str | None,
 ) -> SparkSession:
     from pyspark.sql import SparkSession
 
@@ -127,11 +159,12 @@ def _start(
 
     builder = SparkSession.builder.appName(f"winkfs {name}").config(map=SETTINGS)
     if not submitted:
-        chosen = master or "local[*]"
+        chosen = remote or master or "local[*]"
         local = LOCAL if chosen.startswith("local") else {}
         level = {} if log else {"spark.log.level": "OFF"}
         settings = winkfs.spark.session_conf() | local | level | dict(conf)
-        builder = builder.master(chosen).config(map=settings)
+        builder = builder.remote(chosen) if remote else builder.master(chosen)
+        builder = builder.config(map=settings)
         _find_packages()
     with contextlib.nullcontext() if submitted else _stderr_to(log):
         spark = builder.getOrCreate()
@@ -189,12 +222,16 @@ def _hushed() -> Iterator[None]:
 def _one_line_errors() -> Iterator[None]:
     """Replace an error of Spark by one with one line. If it follows from Ctrl-C, because PySpark
     then calls the JVM, KeyboardInterrupt is raised."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    kinds: tuple[type[Exception], ...] = (PySparkException,)
+    with contextlib.suppress(ImportError):  # a client of Spark Connect alone has none
+        from py4j.protocol import Py4JError
+
+        kinds = (PySparkException, Py4JError)
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except kinds as error:
         before = error.__context__
         while before is not None:
             if not isinstance(before, Exception):
@@ -217,17 +254,22 @@ def _progress(spark: SparkSession, name: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
+    if context_of(spark) is None:
+        with _followed(spark, name):
+            yield
+        return
     ended = threading.Event()
-    thread = threading.Thread(target=_show, args=(spark, name, ended), daemon=True)
+    thread = threading.Thread(target=_follow, args=(spark, name, ended), daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
+        _show("")
 
 
-def _show(spark: Any, name: str, ended: threading.Event) -> None:
+def _follow(spark: Any, name: str, ended: threading.Event) -> None:
     tracker = spark.sparkContext.statusTracker()
     while not ended.wait(PROGRESS_INTERVAL):
         try:
@@ -235,9 +277,27 @@ def _show(spark: Any, name: str, ended: threading.Event) -> None:
         except Exception:  # the session is being stopped
             break
         parts = [f"{s.numCompletedTasks}/{s.numTasks} tasks" for s in stages if s]
-        sys.stderr.write(f"\r\x1b[K{name}: {', '.join(parts) or '...'}")
-        sys.stderr.flush()
-    sys.stderr.write("\r\x1b[K")
+        _show(f"{name}: {', '.join(parts) or '...'}")
+
+
+@contextlib.contextmanager
+def _followed(spark: Any, name: str) -> Iterator[None]:
+    """Show the progress that a server of Spark Connect reports."""
+
+    def report(stages: Any, **_: Any) -> None:
+        parts = [f"{s.num_completed_tasks}/{s.num_tasks} tasks" for s in stages or () if not s.done]
+        _show(f"{name}: {', '.join(parts) or '...'}")
+
+    spark.registerProgressHandler(report)
+    try:
+        yield
+    finally:
+        spark.removeProgressHandler(report)
+        _show("")
+
+
+def _show(line: str) -> None:
+    sys.stderr.write(f"\r\x1b[K{line}")
     sys.stderr.flush()
 
 
@@ -273,79 +333,6 @@ Report = Callable[[Bad], None]
 
 def ignore(_: Bad) -> None:
     """Discard a bad record: the default Report."""
-
-
-class Failure(NamedTuple):
-    """Error that a task returns instead of a result, because a retry would not help."""
-
-    what: str
-
-
-def attempt() -> tuple[int, int]:
-    """Return the partition number of the running task, and the unique number of its attempt."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
-
-
-def on_units(spark: SparkSession, units: Sequence[U], work: Callable[[U], R]) -> list[R]:
-    """Run `work` on each unit, a task each -> results in their order.
-
-    raises  Refusal with the message of the first unit that failed; errors of Spark
-    """
-    context = spark.sparkContext
-    found = context.parallelize(list(units), len(units)).map(_returning(work)).collect()
-    for result in found:
-        if isinstance(result, Failure):
-            raise Refusal(result.what)
-    return list(found)
-
-
-def _returning(work: Callable[[U], R]) -> Callable[[U], R | Failure]:
-    def run(unit: U) -> R | Failure:
-        try:
-            return work(unit)
-        except (Refusal, FormatError, ValueError) as error:
-            return Failure(str(error))
-
-    return run
-
-
-@contextlib.contextmanager
-def guarded(spark: SparkSession, what: str) -> Iterator[None]:
-    """Cancel the Spark jobs of the block, and wait for their tasks, if an exception leaves it, so
-    that their files can be removed."""
-    context = spark.sparkContext
-    group = f"winkfs-{secrets.token_hex(8)}"
-    context.setJobGroup(group, what, interruptOnCancel=True)
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(Exception):  # the JVM may be gone
-            context.cancelJobGroup(group)
-            _await_end(context, group)
-        raise
-    finally:
-        with contextlib.suppress(Exception):
-            for name in (
-                "spark.jobGroup.id",
-                "spark.job.description",
-                "spark.job.interruptOnCancel",
-            ):
-                context.setLocalProperty(name, None)
-
-
-def _await_end(context: Any, group: str) -> None:
-    tracker = context.statusTracker()
-    end = time.monotonic() + CANCEL_TIMEOUT
-    while time.monotonic() < end:
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
-        mine = {stage for job in jobs if job for stage in job.stageIds}
-        if not any(s and s.stageId in mine and s.numActiveTasks for s in stages):
-            return
-        time.sleep(0.1)
 
 
 def cause(error: BaseException) -> str:

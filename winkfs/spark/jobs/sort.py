@@ -24,7 +24,8 @@ from winkfs.results import orders
 from winkfs.results import store as results
 from winkfs.results.orders import Order, OrderedFiles, OrderedShard, OrderPart
 from winkfs.spark.jobs.reading import Kept, numbered, read, shard_column
-from winkfs.spark.jobs.session import attempt, guarded, program
+from winkfs.spark.jobs.session import program
+from winkfs.spark.jobs.tasks import attempt, cores, guarded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +58,7 @@ def run(
     """
     start = time.monotonic()
     snap = snapshot(source, as_of)
-    least = 2 * spark.sparkContext.defaultParallelism if snap.files > PART_ROWS // 64 else 1
+    least = 2 * cores(spark) if snap.files > PART_ROWS // 64 else 1
     count = parts or max(least, -(-snap.files // PART_ROWS))
     folder = results.begin(target, orders.NAME)
     try:
@@ -93,8 +94,8 @@ def _keys(spark: SparkSession, snap: Snapshot, key: str) -> DataFrame:
     frame = read(spark, snap, list(dict.fromkeys([*needed, "size", shard, "_pos"])))
     try:
         frame = frame.withColumn("key", F.expr(key))
-        kind = dict(frame.dtypes)["key"]
-        frame.select(F.struct("key", F.expr(key)))  # raises if it generates rows, as explode does
+        both = frame.select("key", F.struct("key", F.expr(key)))
+        kind = dict(both.dtypes)["key"]  # raises if it generates rows, as explode does
     except (AnalysisException, ParseException) as error:
         line = str(error).strip().splitlines()[0]
         raise ValueError(

@@ -18,7 +18,8 @@ import numpy as np
 from winkfs.dataset.snapshot import snapshot
 from winkfs.errors import need
 from winkfs.spark.jobs.reading import read
-from winkfs.spark.jobs.session import guarded, program
+from winkfs.spark.jobs.session import program
+from winkfs.spark.jobs.tasks import guarded
 from winkfs.units import UNITS, size_text
 
 if TYPE_CHECKING:

@@ -104,6 +104,7 @@ READERS: Final[Readers] = {
     "maxShardBytes": ("max_shard_bytes", lambda text: size_of(text, LEAST_SHARD)),
     "ignoreExtra": ("ignore_extra", flag),
     "afterGeneration": ("after", number),
+    "compactEvery": ("compact_every", count),
 }
 LATEST: Final = LAST // MICRO  # microseconds whose nanoseconds still fit into int64
 
@@ -112,7 +113,8 @@ LATEST: Final = LAST // MICRO  # microseconds whose nanoseconds still fit into i
 class SinkOptions:
     """The checked options of a write.
 
-    checkpoint  of a stream, if it was given as an option
+    compact_every  of a stream: small shards, from which on it compacts
+    checkpoint     of a stream, if it was given as an option
     """
 
     path: str
@@ -124,6 +126,7 @@ class SinkOptions:
     max_shard_bytes: int = 64 << 30
     ignore_extra: bool = False
     after: int | None = None
+    compact_every: int | None = None
     checkpoint: str = ""
 
     @classmethod

@@ -7,13 +7,17 @@ removed with the folder of the job. With onConflict=error no file is replaced.
 
 The manifest that publishes a batch of a stream records query and batch. Spark repeats a batch if it
 did not learn that it was published; the shards written then are removed. The job of a batch is
-stream-QUERY-BATCH-RUN, which all its tasks can compute. A different run of the query, whose dead
-tasks may still write, has a different job.
+stream-QUERY-BATCH-MARK, with a mark that the driver has drawn for this try of the batch. Another
+try, while dead tasks may still write, has a different job.
+
+With `compactEvery`, small shards are joined after a commit, by one of its own that changes no
+visible file. If it fails or is killed, the batch is there, and the data set as before.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import sys
 import time
@@ -32,10 +36,11 @@ from pyspark.sql.datasource import (
 from pyspark_winkfs import one_line
 from winkfs.dataset.hidden import hidden_of, hidden_rows
 from winkfs.dataset.manifest import Log, create, is_dataset
-from winkfs.dataset.records import ShardRecord, State, misfit
+from winkfs.dataset.records import JOB, ShardRecord, State, misfit
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import Transaction, begin, join, sweep_all
+from winkfs.errors import DatasetConflict
 from winkfs.names import name_of
 from winkfs.spark.reading.options import local_path, sql_of
 from winkfs.spark.writing.inputs import Inputs, SinkOptions, conflict
@@ -47,7 +52,7 @@ if TYPE_CHECKING:
 
 QUERY: Final = "sql.streaming.queryId"  # properties that Spark gives its tasks
 BATCH: Final = "streaming.sql.batchId"
-RUN: Final = "spark.jobGroup.id"  # the id of the run
+QUERY_ID: Final = re.compile("[0-9a-f-]{36}")  # of Spark; other streams are units of `ingest`
 
 
 def refuse_duplicates(transaction: Transaction, before: State, records: list[ShardRecord]) -> None:
@@ -79,6 +84,8 @@ def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool
     """Make the writer of a batch query, after checking all arguments. Raises ValueError, FileExists
     with advice."""
     checked = SinkOptions.of(options)
+    if checked.compact_every is not None:
+        raise ValueError("compactEvery is an option of a stream: see `winkfs dataset compact`")
     return WinkfsWriter(checked, inputs_of(schema, checked), overwrite)
 
 
@@ -214,20 +221,41 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
     def __init__(self, options: SinkOptions, inputs: Inputs, overwrite: bool) -> None:
         self._options, self._inputs = options, inputs
         self._operation = "overwrite" if overwrite else "append"
-        self._root = create(options.path).root
+        log = create(options.path)
+        now = log.latest()  # here, and not in each task
+        self._root = log.root
+        self._begun = Transaction(
+            log.root, secrets.token_hex(4), self._operation, now.generation, now.compress
+        )  # fmt: skip
+        self._published = {
+            query: batch for query, (batch, _) in now.streams.items() if QUERY_ID.fullmatch(query)
+        }
+        self._known = self._query()
 
     @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchWritten:
         from pyspark import TaskContext
 
-        task = TaskContext.get()
-        query, batch = task.getLocalProperty(QUERY), int(task.getLocalProperty(BATCH))
-        if Log(self._root).latest().streams.get(query, (-1, -1))[0] >= batch:
+        query, batch = self._batch_of(TaskContext.get())
+        if batch is not None and self._published.get(query, -1) >= batch:
             return BatchWritten(query=query)
-        job = f"stream-{query}-{batch}-{(task.getLocalProperty(RUN) or '0')[:8]}"
-        transaction = join(self._root, self._operation, job)
+        number = "" if batch is None else batch
+        transaction = replace(self._begun, job=f"stream-{query}-{number}-{self._begun.job}")
+        join(transaction)
         written = write_task(iterator, transaction, self._inputs, self._options)
         return BatchWritten(written.records, written.seconds, written.clamped, query, transaction)
+
+    def _batch_of(self, task: Any) -> tuple[str, int | None]:
+        """Return the query of a task, and its batch, None if Spark does not name it: then `commit`
+        finds out whether it was published before. Raises ValueError."""
+        query = task.getLocalProperty(QUERY) or self._known
+        if not query or not JOB.fullmatch(query):
+            raise ValueError(
+                "this Spark does not name the query of a task: give the query the option "
+                "checkpointLocation, a path that all machines see"
+            )
+        number = task.getLocalProperty(BATCH) or ""
+        return query, int(number) if number.isdecimal() else None
 
     @one_line
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
@@ -242,6 +270,22 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
         if not (empty and self._operation == "append"):
             publish(first, messages, self._options, {query: batchId})
         sweep_all(self._root, f"stream-{query}-")  # also jobs of runs that died
+        if self._options.compact_every and not empty and self._operation == "append":
+            added = sum(len(message.records) for message in messages if message)
+            self._compact(f"stream-{query}-compact-{secrets.token_hex(4)}", added)
+
+    def _compact(self, job: str, added: int) -> None:
+        """Join small shards if there are many. Reports an error: the batch is committed."""
+        from winkfs.dataset.compaction import compact_recent
+
+        assert self._options.compact_every is not None
+        try:
+            compact_recent(self._root, self._options.compact_every, job, added)
+        except DatasetConflict:
+            """Another process compacts, or replaces all."""
+        except Exception as error:
+            line = f"small shards were not compacted: {error}"
+            print(f"winkfs: {self._root}: {line}", file=sys.stderr)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         for message in messages:
