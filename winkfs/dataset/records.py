@@ -12,7 +12,8 @@
     streams     {query: batch} that the commit finishes
     metrics     any values of the writer
     oldest      the oldest generation that can still be read
-    checkpoint  every 64th, of many shards every 128th and so on: {shards: [all records], streams: {query: [batch, generation]}}
+    checkpoint  every 64th, of many shards every 128th, and so on: {shards: [all records],
+                streams: {query: [batch, generation]}}
     xxh3        of all bytes before this field, 16 hex digits
 
 Version 2, on object storage, has no checkpoint, but the whole difference to one:
