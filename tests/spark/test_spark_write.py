@@ -117,10 +117,7 @@ def test_what_a_data_set_is_compressed_with_goes_for_the_sink(root: Path) -> Non
 
     put(root, rows(0), compress="zstd:3")
     put(root, rows(1))
-    now = Log(str(root)).latest()
-    job = Transaction(str(root), "stream-q-0-r", "append", now.generation, now.compress)
-    join(job)
-    put(root, rows(2), job=job)
+    put(root, rows(2), job=join(root, "append", "stream-q-0-r"))
     put(root, rows(3), compress="none")
     put(root, rows(4), compress="zstd:7")
     assert stored.files(root) == {f"{i}": document(i) for i in range(5)}
@@ -353,7 +350,7 @@ def test_an_attempt_that_lives_on_after_the_commit_cannot_write(root: Path) -> N
     with pytest.raises(StalePlan):
         task(job, [row])
     with pytest.raises(StalePlan):
-        join(job)
+        join(root, "append", job.job)
     assert stored.files(root) == {"a": b"1"}
     assert len(shards(root)) == 1 and not list((root / "_pending").iterdir())
 

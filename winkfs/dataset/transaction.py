@@ -112,15 +112,18 @@ def begun(
         raise
 
 
-def join(transaction: Transaction) -> None:
-    """Begin the job of a transaction, or join it if another task has begun it.
+def join(root: str | os.PathLike[str], operation: str, job: str) -> Transaction:
+    """Begin a job, or join it if another task has begun it.
 
-    raises  StalePlan if it was committed; OSError
+    raises  StalePlan if it was committed; NoSuchFile if there is no data set; OSError
     """
-    if not transaction.far and is_directory(transaction.folder):
+    log = Log(absolute(os.fspath(root)))
+    now = log.latest()
+    transaction = Transaction(log.root, job, operation, now.generation, now.compress, log)
+    if transaction.far and transaction.committed(log) is not None:
         raise StalePlan("the job was committed meanwhile", transaction.folder)
-    with contextlib.suppress(FileExistsError):
-        transaction.open()
+    transaction.join()
+    return transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +176,14 @@ class Transaction:
         """Return the records of its shards with their current paths."""
         place = self.location
         return [replace(r, path=f"{place}/{os.path.basename(r.path)}") for r in records]
+
+    def join(self) -> None:
+        """Create the folder for its attempts, unless another task has. Raises StalePlan if it was
+        committed; OSError."""
+        if not self.far and is_directory(self.folder):
+            raise StalePlan("the job was committed meanwhile", self.folder)
+        with contextlib.suppress(FileExistsError):
+            self.open()
 
     def open(self) -> None:
         """Create the folder for its attempts. Raises FileExistsError; OSError."""

@@ -39,7 +39,7 @@ from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.records import JOB, ShardRecord, State, misfit
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import snapshot
-from winkfs.dataset.transaction import Transaction, begin, join, sweep_all
+from winkfs.dataset.transaction import Transaction, begin, sweep_all
 from winkfs.errors import DatasetConflict
 from winkfs.names import name_of
 from winkfs.spark.reading.options import local_path, sql_of
@@ -241,7 +241,7 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
             return BatchWritten(query=query)
         number = "" if batch is None else batch
         transaction = replace(self._begun, job=f"stream-{query}-{number}-{self._begun.job}")
-        join(transaction)
+        transaction.join()
         written = write_task(iterator, transaction, self._inputs, self._options)
         return BatchWritten(written.records, written.seconds, written.clamped, query, transaction)
 
