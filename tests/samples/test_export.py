@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import datetime
 import decimal
+import gzip
 import io
 import json
 import os
@@ -390,18 +392,40 @@ def test_an_index_that_is_none(tmp_path: Path, change: dict[str, Any], line: str
     assert "\n" not in str(caught.value)
 
 
-def test_compressed_shards(tmp_path: Path) -> None:
-    zstd = pytest.importorskip("zstandard")
+def packed_by(codec: str, data: bytes) -> bytes:
+    if codec == "zstd":
+        zstd = pytest.importorskip("zstandard")
+        return bytes(zstd.compress(data))
+    if codec in ("gz", "bz2"):
+        return gzip.compress(data) if codec == "gz" else bz2.compress(data)
+    return bytes(pa.compress(data, codec={"br": "brotli"}.get(codec, codec), asbytes=True))
+
+
+@pytest.mark.parametrize("codec", ["zstd:7", "gz", "bz2:9", "br:3", "snappy", "lz4"])
+def test_compressed_shards(tmp_path: Path, codec: str) -> None:
     folder = mds_of(tmp_path / "m", {"data": ("bytes", 0)}, [[b"one"]])
     shard, record = folder / "shard.00000.mds", json.loads((folder / "index.json").read_text())
-    packed = zstd.compress(shard.read_bytes())
-    (folder / "shard.00000.mds.zstd").write_bytes(packed)
+    kind = codec.partition(":")[0]
+    packed = packed_by(kind, shard.read_bytes())
+    other = folder / f"shard.00000.mds.{kind}"
+    other.write_bytes(packed)
     shard.unlink()
-    file = {"basename": "shard.00000.mds.zstd", "bytes": len(packed), "hashes": {}}
-    record["shards"][0] |= {"zip_data": file, "compression": "zstd:7"}
+    file = {"basename": other.name, "bytes": len(packed), "hashes": {}}
+    record["shards"][0] |= {"zip_data": file, "compression": codec}
     (folder / "index.json").write_text(json.dumps(record))
-    found = [item for source in shards(folder, []) for item in source.items(by_mtime=False)]
-    assert [item.data for item in found] == [b"one"]  # type: ignore[union-attr]
+
+    def read() -> list[Any]:
+        return [item.data for each in shards(folder, []) for item in each.items(by_mtime=False)]  # type: ignore[union-attr]
+
+    if codec == "lz4":
+        with pytest.raises(winkfs.FormatError, match="compressed by lz4"):
+            read()
+        return
+    assert read() == [b"one"]
+    other.write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(winkfs.FormatError) as caught:
+        read()
+    assert "\n" not in str(caught.value)
 
 
 def test_brace_lists() -> None:

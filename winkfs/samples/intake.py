@@ -48,6 +48,7 @@ SAMPLE_BYTES: Final = 64 << 20  # of a sample that waits for its columns
 MOST_JSON: Final = 16 << 20  # bytes of JSON that is parsed
 LOOKED_AT: Final = 1000  # samples from which types of columns are found
 PIECE: Final = 1 << 20  # bytes read or written at a time
+WHOLE: Final = {"br": "brotli", "snappy": "snappy"}  # codecs of MDS that are no streams
 FOUND_HASHES: Final = ("xxh64", "xxh3_64", "xxh128", "xxh3_128")
 NO_VALUE: Final = "column {}: a value that does not fit {}, so it is null"
 NOT_AMONG: Final = "{} in its JSON is no column of the first samples: the JSON is stored as a file"
@@ -430,7 +431,7 @@ class MdsSamples:
         try:
             with packed.open("rb") as file:
                 made = 0
-                for data in _decompressed(file, shard.compression.partition(":")[0], str(packed)):
+                for data in _decompressed(file, shard, str(packed)):
                     made += len(data)
                     if made > shard.size:
                         what = f"more than the {shard.size:,} bytes of the index"
@@ -462,9 +463,18 @@ class MdsSamples:
                 raise FormatError(f"{self._where}: {what}")
 
 
-def _decompressed(file: IO[bytes], kind: str, where: str) -> Iterator[bytes]:
+def _decompressed(file: IO[bytes], shard: mds.ShardInfo, where: str) -> Iterator[bytes]:
     """Yield what a compressed file has. Raises FormatError for damage, and for a codec that is not
-    known."""
+    known. Memory: of brotli and snappy the whole shard."""
+    kind = shard.compression.partition(":")[0]
+    if kind in WHOLE:
+        pa = need("pyarrow", f"reading shards that are compressed by {WHOLE[kind]}", "arrow")
+        try:
+            yield pa.decompress(file.read(), shard.size, codec=WHOLE[kind], asbytes=True)
+        except (OSError, ValueError) as error:
+            line = str(error).splitlines()[0]
+            raise FormatError(f"{where}: damaged {WHOLE[kind]} data: {line}") from None
+        return
     if kind == "zstd":
         zstd = need("zstandard", "reading shards that are compressed with zstd")
         try:
@@ -475,7 +485,7 @@ def _decompressed(file: IO[bytes], kind: str, where: str) -> Iterator[bytes]:
             raise FormatError(f"{where}: damaged zstd data: {error}") from None
         return
     if kind not in ("gz", "bz2"):
-        known = "zstd, gz and bz2 are known"
+        known = f"zstd, gz, bz2, {' and '.join(WHOLE)} are known"
         raise FormatError(f"{where}: compressed by {kind or 'an unknown codec'}: {known}")
     try:
         state: Any = zlib.decompressobj(GZIP) if kind == "gz" else bz2.BZ2Decompressor()

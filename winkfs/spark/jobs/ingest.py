@@ -79,7 +79,7 @@ SUFFIXES: Final = {
     "warc": (".warc", ".warc.gz", ".wet", ".wet.gz", ".arc", ".arc.gz"),
     "parquet": (".parquet",),
     "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),
-    "mds": (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2"),
+    "mds": (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy"),
 }
 HIDDEN: Final = (".", "_")
 UNIT_BYTES: Final = 128 << 20  # bytes of files of a directory in one unit
