@@ -109,7 +109,7 @@ def test_compaction_keeps_the_files(remote: Any, tmp_path: Path) -> None:
     done = compact.run(remote, str(tmp_path / "d"), shard_size=3000, everything=True)
     assert content(tmp_path / "d") == before
     assert done["removed"] >= 3
-    assert done["added"] == done["shards"] == len(Log(str(tmp_path / "d")).latest().shards) > 1
+    assert done["shards"] == len(Log(str(tmp_path / "d")).latest().shards) >= done["added"] > 1
 
 
 @pytest.mark.long
