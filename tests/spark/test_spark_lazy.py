@@ -185,6 +185,19 @@ def test_what_cannot_be_lazy_is_refused(spark: SparkSession, kinds: Kinds, tmp_p
     assert "is for winkfs.spark.read(" in refusal(load, spark, kinds["dataset"], content="lazy")
 
 
+def test_scans_whose_contents_are_not_used_are_named(spark: SparkSession, kinds: Kinds) -> None:
+    eager = winkfs.spark.read(spark, kinds["dataset"])
+    lazy_one = winkfs.spark.read(spark, kinds["dataset"], content="lazy")
+    (line,) = winkfs.spark.unused(eager.where("size > 3").selectExpr("sum(size)"))
+    assert "(path, size, mtime, content)" in line and "content='lazy'" in line
+    both = eager.select("path").union(eager.select("content").selectExpr("hex(content)"))
+    assert len(winkfs.spark.unused(both)) == 1
+    assert len(winkfs.spark.unused(eager.join(lazy_one, "path").select(eager.size))) == 1
+    for used in (eager, eager.where("length(content) > 1").select("path"), lazy_one.select("path")):
+        assert winkfs.spark.unused(used) == []
+    assert not spark.catalog.listTables()
+
+
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     with s3() as url:

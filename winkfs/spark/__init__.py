@@ -5,6 +5,7 @@ read(spark, path, ...)          a DataFrame of files
 delete(spark, path, condition)  delete files by a condition of Spark SQL
 upsert(df, path)                put files, or some of their columns, replacing existing ones
 fetch_content(df)               add the contents of files that a DataFrame refers to
+unused(df)                      the scans of a query that read contents which it does not use
 session_conf()                  settings that make this faster
 mount_conf()                    settings for Spark's own sources on a mounted container
 """
@@ -17,6 +18,7 @@ from winkfs import exports
 
 if TYPE_CHECKING:
     from winkfs.spark.reading.fetch import fetch_content as fetch_content
+    from winkfs.spark.reading.lazy import unused as unused
     from winkfs.spark.session import delete as delete
     from winkfs.spark.session import mount_conf as mount_conf
     from winkfs.spark.session import read as read
@@ -31,6 +33,7 @@ _HOMES = {
     "session_conf": "session",
     "read": "session",
     "register": "session",
+    "unused": "reading.lazy",
     "upsert": "session",
 }
 __all__ = list(_HOMES)

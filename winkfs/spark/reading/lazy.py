@@ -8,8 +8,9 @@ does not use it, and calls it after the filters. `frame` makes such a DataFrame 
 
 from __future__ import annotations
 
-import contextlib
 import json
+import re
+import uuid
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ DROPS: Final = (
     "content=lazy leaves no rows out, since a query without contents does not know which are "
     "damaged: use mode=PERMISSIVE and where(\"_error is null\"), or content=inline"
 )  # fmt: skip
+SCAN: Final = "BatchScan winkfs"  # in the text of a plan
+FIELDS_SHOWN: Final = "spark.sql.debug.maxToStringFields"
 NEEDS: Final = "content=lazy needs PySpark 4.1 or later, which has arrow_udf"
 
 
@@ -82,7 +85,7 @@ def frame(
     kept = [field for field, column in zip(fields, columns, strict=True) if column != "content"]
     hidden = [name for name in _NEEDED if name not in known]
     rows = reader.schema(_with_longs(kept, hidden)).load()
-    return rows.select(_columns(spark, options, places, known, needed))
+    return rows.select(_columns(options, places, known, needed))
 
 
 _REPLACED: Final = frozenset(("content", "columns", "asof"))
@@ -96,7 +99,6 @@ def _with_longs(fields: list[Any], names: list[str]) -> StructType:
 
 
 def _columns(
-    spark: SparkSession,
     options: Options,
     places: Places,
     known: dict[str, str],
@@ -113,7 +115,7 @@ def _columns(
         return functions.col("`" + name.replace("`", "``") + "`")
 
     fetch = Fetch(places, options.mode, options.batch, options.largest, options.verify)
-    found = arrow_function(spark, fetch)(*(column(needed[name]) for name in _NEEDED))
+    found = arrow_function(fetch)(*(column(needed[name]) for name in _NEEDED))
     content = found.getField("content") if fetch.permissive else found
     made = {name: column(text) for name, text in known.items() if name != "content"}
     made["content"] = content.alias(known["content"])
@@ -123,28 +125,26 @@ def _columns(
     return [made[name] for name in known]
 
 
-def arrow_function(spark: SparkSession, fetch: Fetch) -> Any:
-    """Return the function of Spark that calls `fetch`. Raises ValueError for PySpark before 4.1.
-
-    In a session that is not remote it is made without PySpark's `arrow_udf`, which imports pandas.
-    """
+def arrow_function(fetch: Fetch) -> Any:
+    """Return the function of Spark that calls `fetch`. Raises ValueError for PySpark before 4.1."""
+    import pyarrow as pa
     from pyspark.sql.types import BinaryType, StringType, StructType
 
+    try:
+        from pyspark.sql.functions import arrow_udf
+    except ImportError:
+        raise ValueError(NEEDS) from None
+
+    def content(batches: Any) -> Any:
+        return fetch(batches)
+
+    # PySpark takes the kind of the function from these, and a warning for any other way to give it.
+    taken, given = Iterator[tuple[pa.Array, ...]], Iterator[pa.Array]
+    content.__annotations__ = {"batches": taken, "return": given}
     kind: Any = BinaryType()
     if fetch.permissive:
         kind = StructType().add("content", kind).add("error", StringType())
-    if getattr(spark, "sparkContext", None) is not None:
-        with contextlib.suppress(ImportError, AttributeError, TypeError):
-            from pyspark.sql.udf import UserDefinedFunction
-            from pyspark.util import PythonEvalType
-
-            iterator = PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF
-            return UserDefinedFunction(fetch, kind, "content", iterator)
-    try:
-        from pyspark.sql.functions import ArrowUDFType, arrow_udf
-    except ImportError:
-        raise ValueError(NEEDS) from None
-    return arrow_udf(fetch, kind, ArrowUDFType.SCALAR_ITER)
+    return arrow_udf(content, kind)
 
 
 # --- the plan ---
@@ -406,3 +406,46 @@ class _Task:
 def _close(contents: Contents) -> None:
     contents.close()
     contents.store.abandon()
+
+
+# --- advice ---
+
+
+def unused(df: DataFrame) -> list[str]:
+    """Return a line for each scan of a query that reads contents of which the query uses none.
+
+    df      any DataFrame; it is planned, not run
+    raises  errors of Spark for a query that cannot be planned
+
+        for line in winkfs.spark.unused(df):
+            print(line)
+    """
+    spark, view = df.sparkSession, f"winkfs_{uuid.uuid4().hex}"
+    before = spark.conf.get(FIELDS_SHOWN, None)
+    spark.conf.set(FIELDS_SHOWN, "100000")
+    df.createTempView(view)
+    try:
+        plan: str = spark.sql(f"explain select * from {view}").first()[0]
+    finally:
+        spark.catalog.dropTempView(view)
+        if before is None:
+            spark.conf.unset(FIELDS_SHOWN)
+        else:
+            spark.conf.set(FIELDS_SHOWN, before)
+    return unused_in(plan)
+
+
+def unused_in(plan: str) -> list[str]:
+    """Return the lines of `unused` for the text of a physical plan. A column has one id in all of
+    the plan, and Spark's planner puts a step that names the columns in use above each scan."""
+    scans = [line for line in plan.splitlines() if SCAN in line]
+    rest = "\n".join(line for line in plan.splitlines() if SCAN not in line)
+    found = []
+    for line in scans:
+        columns = re.findall(r"([^\s,\[]+)(#\d+)", line.partition(SCAN)[2])
+        for name, number in columns:
+            if name.lower() == "content" and not re.search(rf"#{number[1:]}\b", rest):
+                named = ", ".join(name for name, _ in columns)
+                found.append(f"a scan of winkfs ({named}) reads contents, and the query does not "
+                             "use them: read with content='lazy' or content='none'")  # fmt: skip
+    return found
