@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,12 @@ def test_a_large_container_is_chosen_from_in_tasks(tmp_path: Path) -> None:
     assert len(read(tmp_path / "c", "path string, content binary", minSize=1)) == 20_000
     (few,) = pieces(tmp_path / "c", prefix="00001")
     assert not isinstance(few, Chosen)
+
+
+def test_a_listing_of_many_small_shards_opens_none(many: Path, opened: list[str]) -> None:
+    asked = Options.of({"path": str(many), "minPartitions": "4", "where": "size > 3"})
+    tasks = partitions(asked, contents=False)
+    assert len(tasks) == 4 and not opened
+    rows = read(many, "path string", where="size > 3", minPartitions=4)
+    assert len(rows) == 18_000
+    assert len(partitions(replace(asked, partitions=200), contents=False)) == 200  # by cuts

@@ -133,29 +133,6 @@ def test_latest_begins_with_what_comes(spark: SparkSession, tmp_path: Path) -> N
     assert stored.files(root) == new
 
 
-def test_a_failed_first_batch_is_repeated_over_a_grown_source(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Of all kinds of source: tests/spark/test_spark_tail.py."""
-    source, check = tmp_path / "set", tmp_path / "check"
-    add(source, {f"f{i}": b"%d" % i for i in range(5)})
-    got: list[str] = []
-
-    def run(each: Callable[[DataFrame, int], None]) -> None:
-        writer = tail(spark, source).writeStream.foreachBatch(each)
-        writer = writer.option("checkpointLocation", str(check)).trigger(availableNow=True)
-        writer.start().awaitTermination(PATIENCE)
-
-    def fails(frame: DataFrame, batch: int) -> None:
-        raise RuntimeError("a mistake of the user")
-
-    with pytest.raises(Exception, match="a mistake of the user"):
-        run(fails)
-    add(source, {f"f{i}": b"%d" % i for i in range(5, 10)})
-    run(lambda frame, batch: got.extend(row.path for row in frame.collect()))
-    assert sorted(got) == [f"f{i}" for i in range(10)]
-
-
 APPENDS = """
 import sys, time, winkfs
 with winkfs.open(sys.argv[1], "a") as container:

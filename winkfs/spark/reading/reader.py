@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from winkfs.arrow.pieces import OPEN, PlannedPiece, listed, piece_of, weight_of
 from winkfs.spark.reading.options import Options, arrow_schema
-from winkfs.spark.reading.partition import MIN_TASK, Ordered, Scan, linked, scans
+from winkfs.spark.reading.partition import Ordered, Scan, linked, scans, task_count
 
 TASK_CONTENT: Final = 2 << 30  # bytes of content of a task that reads them lazily
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from winkfs.dataset.shard import Shard
+
+
+PARTS_OF_TASK: Final = 4  # shards of a listing that are not cut, if so many make a task
 
 
 class WinkfsReader(DataSourceReader):  # type: ignore[misc]  # PySpark has no types
@@ -131,8 +134,11 @@ def _pieces(
         found = for_tasks(options, shards)
         if found is not None:
             return found
+    weight = sum(OPEN + weight_of(shard, contents) for shard, _ in shards)
+    count = task_count(options, weight, 0)
+    least = weight / count / PARTS_OF_TASK if count > 1 else weight
     return itertools.chain.from_iterable(
-        _parts(options, contents, shard, number) for shard, number in shards
+        _parts(options, contents, shard, number, least) for shard, number in shards
     )
 
 
@@ -153,14 +159,15 @@ def numbered(options: Options) -> list[Scan | Ordered]:
 
 
 def _parts(
-    options: Options, contents: bool, shard: Shard, generation: int
+    options: Options, contents: bool, shard: Shard, generation: int, least: float
 ) -> Iterator[PlannedPiece]:
+    """Yield the piece of a shard; a listed one of more than the least weight can be cut."""
     whole, weight = piece_of(shard, generation), OPEN + weight_of(shard, contents)
     if not shard.grows and shard.record.files <= len(shard.hidden):
         return
     if not shard.grows and not contents and options.selection.paths is None:
         part = PlannedPiece(listed(whole, options.selection), weight, shard.hidden)
-        if weight > MIN_TASK // 2 or options.partitions > 1 or options.split is not None:
+        if weight > least:
             from winkfs.spark.reading.selected import with_cuts
 
             part = with_cuts(options, part, shard)
