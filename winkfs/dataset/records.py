@@ -32,7 +32,6 @@ Names in it are UTF-8, other bytes as surrogates \\udcXX.
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -111,9 +110,9 @@ class ShardRecord:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
         """Build a record from JSON. Raises KeyError, TypeError, ValueError."""
-        known = dict(values)
-        if not known.keys() <= KNOWN:
-            known["unknown"] = {name: known.pop(name) for name in values if name not in KNOWN}
+        known = {name: values[name] for name in RECORD_FIELDS if name in values}
+        if len(known) < len(values):
+            known["unknown"] = {name: values[name] for name in values if name not in known}
         generation, place = known["rank"]
         known["rank"] = (generation, place)
         made = cls(**known)
@@ -161,14 +160,7 @@ class ShardRecord:
 
 
 RECORD_FIELDS: Final = [f.name for f in fields(ShardRecord) if f.name != "unknown"]
-KNOWN: Final = frozenset(RECORD_FIELDS)
 LATER: Final = ("columns", "compress", "etag")  # fields that are left out if they are empty
-
-
-@functools.lru_cache(256)
-def _schema(columns: str) -> Mapping[str, str]:
-    """Parse the columns of a record: shards mostly have the same ones. Raises ValueError."""
-    return parse_schema(columns.encode())
 
 
 class Stored(NamedTuple):
