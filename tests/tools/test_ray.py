@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tables import SIZES, documents_in, run_program, tables_in
+
+import winkfs
 
 pytest.importorskip("ray", reason="not installed: make test-tools")
 pytest.importorskip("pyarrow")
@@ -90,3 +93,32 @@ def test_the_datasource_and_the_datasink(tmp_path: Path) -> None:
     assert refused[0][0] == "BadRows" and "\n" not in refused[0][1]
     assert refused[1][0] == "NoSuchFile" and refused[2][0] == "ValueError"
     assert left == [1, []] and replaced == [2, 3]
+
+
+def test_filters_are_conditions_that_leave_nothing_out(tmp_path: Path) -> None:
+    """What the condition of a filter leaves out, Arrow leaves out, too."""
+    from ray.data.expressions import col, lit
+
+    from winkfs.ray.filters import condition
+
+    base = documents_in(tmp_path / "c", "container")
+    lang, score, path, size = col("lang"), col("score"), col("path"), col("size")
+    filters: list[tuple[Any, int | None]] = [
+        (lang == "de", 8), (lit("de") == lang, 8), (lang != "de", 8), (score >= 2.5, 8),
+        (lit(2.5) <= score, 8), (score.is_null(), 4), (score.is_not_null() & (size > 100), 3),
+        ((lang == "de") | (size < 10), 9), ((lang == "de") & (score + 1 > 3), 5),
+        (path == "docs/03.html", 1), (path.is_in(["docs/03.html", "x"]), 1), (lang.is_in([]), None),
+        ((lang == "de") | (score + 1 > 3), None), (~(lang == "de"), None), (path > "docs/1", None),
+        (lang == score, None), (lang == 5, None), (score == float("nan"), None),
+    ]  # fmt: skip
+    with winkfs.open(base) as c:
+        table, columns = c.to_arrow(["path", "size", "lang", "score"]), c.columns
+        for number, (wanted, files) in enumerate(filters):
+            text = condition(wanted, columns)
+            assert (text is None) == (files is None), (number, text)
+            if text is not None:
+                found = c.to_arrow(["path"], where=text)["path"].to_pylist()
+                kept = table.filter(wanted.to_pyarrow())["path"].to_pylist()
+                assert set(found) >= set(kept), (number, text)
+                assert len(kept) == files, (number, text, len(kept))
+                assert number == 8 or len(found) == len(kept), (number, text, len(found))

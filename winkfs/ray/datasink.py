@@ -17,7 +17,7 @@ from winkformats.disk.paths import absolute
 from winkfs.container.arrow import kind_of_arrow
 from winkfs.container.ondisk.compressed import level_of
 from winkfs.container.ondisk.typed import check_schema
-from winkfs.dataset.manifest import create, new_job
+from winkfs.dataset.manifest import new_job
 from winkfs.dataset.transaction import ShardWriter, Transaction, begin, join
 from winkfs.errors import Refusal, need
 from winkfs.reader import need_arrow
@@ -74,7 +74,7 @@ class WinkDatasink(Datasink[Any]):  # type: ignore[misc]  # Ray is not typed for
     def on_write_start(self, schema: pa.Schema | None = None) -> None:
         """Begin the job, on the driver. Raises OSError; CorruptError."""
         if self._transaction is None:
-            self._transaction = begin(create(self._root).root, self._mode, self._job)
+            self._transaction = begin(self._root, self._mode, self._job)
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> ShardRecord | None:
         """Write the rows of a task -> the record of its shard; None: there are no rows.
