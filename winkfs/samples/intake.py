@@ -47,6 +47,7 @@ from winkfs.units import NAMED
 SAMPLE_BYTES: Final = 64 << 20  # of a sample that waits for its columns
 MOST_JSON: Final = 16 << 20  # bytes of JSON that is parsed
 LOOKED_AT: Final = 1000  # samples from which types of columns are found
+LOOKED_BYTES: Final = 256 << 20  # of these, at most
 PIECE: Final = 1 << 20  # bytes read or written at a time
 WHOLE: Final = {"br": "brotli", "snappy": "snappy"}  # codecs of MDS that are no streams
 FOUND_HASHES: Final = ("xxh64", "xxh3_64", "xxh128", "xxh3_128")
@@ -181,7 +182,10 @@ def kinds_of(source: ItemSource, known: Schema) -> dict[str, str]:
     found: dict[str, str | None] = {}
 
     class Look(WebSamples):
+        seen = 0
+
         def _sample(self, rows: list[Row]) -> Iterator[Row]:
+            self.seen += sum(len(row.data) for row in rows)
             about = columns_of(rows) if len(rows) > 1 else None
             for name, value in about[1].items() if about else ():
                 if value is not None and name != webdataset.PATH:
@@ -195,6 +199,8 @@ def kinds_of(source: ItemSource, known: Schema) -> dict[str, str]:
             for item in islice(items, LOOKED_AT):
                 if isinstance(item, Large):
                     item.file.close()
+                if look.seen > LOOKED_BYTES:
+                    break
     except (FormatError, OSError):
         pass  # the task that reads the shard reports it
     chosen = dict(known)

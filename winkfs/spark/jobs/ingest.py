@@ -18,6 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -86,6 +87,7 @@ UNIT_BYTES: Final = 128 << 20  # bytes of files of a directory in one unit
 UNIT_FILES: Final = 20_000  # files of a directory in one unit
 DOCUMENT: Final = {"title": "string", "lang": "string"}
 COUNTS: Final = ("files", "bytes", "replaced", "bad", "left_out", "changed")
+LOOKED_SHARDS: Final = 4  # of WebDataset, until one has columns
 MAX_REASONS: Final = 100  # different reasons that are listed
 OTHER: Final = "another reason"
 MAX_NAME: Final = 100  # characters of a name in a message
@@ -556,12 +558,14 @@ def run(
 
 
 def _with_columns(known: Schema, work: list[Unit], scratch: str) -> Schema:
-    """Return the columns of the target and, of WebDataset, those of the first shard, so that all
-    tasks have the same."""
-    first = next((unit for unit in work if unit.kind == "webdataset"), None)
-    if first is None:
-        return known
-    return kinds_of(Tarball(first.path, lambda note: None, scratch), known)
+    """Return the columns of the target and, of WebDataset, those of the first shard that has any,
+    so that all tasks have the same."""
+    shards = (unit for unit in work if unit.kind == "webdataset")
+    for unit in islice(shards, LOOKED_SHARDS):
+        found = kinds_of(Tarball(unit.path, lambda note: None, scratch), known)
+        if found != known:
+            return found
+    return known
 
 
 def _add_reasons(total: dict[str, Reason], more: dict[str, Reason]) -> None:
