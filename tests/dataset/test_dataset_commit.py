@@ -6,6 +6,7 @@ import errno
 import os
 import pickle
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,10 @@ from data_sets import root as root
 from seam import disk_calls, once
 
 import winkfs
+from winkformats.errors import FormatError
 from winkfs.dataset.maintain import vacuum
-from winkfs.dataset.manifest import Log, create, is_dataset
+from winkfs.dataset.manifest import Log, create, interval, is_dataset
+from winkfs.dataset.records import Manifest, applied
 from winkfs.dataset.snapshot import snapshot
 from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict, Refusal, StalePlan
@@ -461,3 +464,55 @@ def test_snapshot_opens_no_shard(root: str) -> None:
         assert snapshot(root).files == 1
     assert calls
     assert not [call for call in calls if call.path.endswith((".data", ".idx", ".cat"))]
+
+
+# --- many shards ---
+
+
+def test_a_commit_decodes_no_manifest_again(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        data_sets.add(root, {f"{number}": b"x"})
+    with winkfs.open(root, "a") as handle:
+        handle.put("a", b"1")
+        handle.sync()
+        monkeypatch.setattr(Manifest, "decode", None)
+        for name in ("b", "c"):
+            handle.put(name, b"2")
+            handle.sync()
+        monkeypatch.undo()
+        data_sets.add(root, {"b": b"of another process"})
+        handle.put("c", b"3")
+        handle.sync()
+    assert stored.files(root).keys() == {*"01234abc"}
+    assert (stored.files(root)["b"], stored.files(root)["c"]) == (b"of another process", b"3")
+
+
+def test_the_more_shards_the_fewer_checkpoints(
+    root: str, checkpoints: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [interval(n) for n in (0, 8191, 8192, 20_000)] == [4, 4, 8, 16]
+    monkeypatch.setattr("winkfs.dataset.manifest.INTERVAL_RECORDS", 4)
+    for number in range(20):
+        data_sets.add(root, {f"{number}": b"x"})
+    whole = [number for number, made in Log(root).history() if isinstance(made, Manifest)
+             and made.checkpoint is not None]  # fmt: skip
+    assert whole == [16, 8, 4, 0]  # of 4 shards each 4th, of 8 each 8th, of 16 each 16th
+    assert stored.files(root).keys() == {f"{number}" for number in range(20)}
+    assert stored.files(root, as_of=11).keys() == {f"{number}" for number in range(11)}
+
+
+def test_states_follow_ranks_whatever_the_order_of_commits(root: str) -> None:
+    job, record = data_sets.begun(root, {"a": b"old", "b": b"old"}, operation="overwrite")
+    assert job.commit([record]) == 1
+    job, record = data_sets.begun(root, {"a": b"all"}, operation="overwrite")
+    state = Log(root).state(1)
+    assert job.commit([record]) == 2
+    manifest = Log(root).read(2)
+    assert applied(state, []) is state
+    assert applied(state, [manifest]).shards == Log(root).latest().shards
+    late = replace(manifest, removed=(), added=(replace(record, rank=(0, 0)),))
+    assert [r.rank for r in applied(state, [late]).shards] == [(0, 0), state.shards[0].rank]
+    with pytest.raises(FormatError, match="does not follow"):
+        applied(state, [manifest, manifest])
+    with pytest.raises(FormatError, match="which is not there"):
+        applied(replace(state, shards=()), [manifest])

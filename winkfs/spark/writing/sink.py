@@ -224,6 +224,7 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
         log = create(options.path)
         now = log.latest()  # here, and not in each task
         self._root = log.root
+        self._log: Log | None = log
         self._begun = Transaction(
             log.root, secrets.token_hex(4), self._operation, now.generation, now.compress
         )  # fmt: skip
@@ -231,6 +232,9 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
             query: batch for query, (batch, _) in now.streams.items() if QUERY_ID.fullmatch(query)
         }
         self._known = self._query()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_log": None}  # of the driver alone
 
     @one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BatchWritten:
@@ -262,10 +266,11 @@ class WinkfsStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]  # 
         ours = [message.transaction for message in messages if message and message.transaction]
         query = next((message.query for message in messages if message), "")
         if not ours:  # published before, perhaps by a driver that then died
-            log = Log(self._root)
+            log = self._log or Log(self._root)
             log.confirm(log.latest().streams.get(query, (0, 0))[1])
             return
-        first = replace(ours[0], base_generation=min(each.base_generation for each in ours))
+        base = min(each.base_generation for each in ours)
+        first = replace(ours[0], base_generation=base, log=self._log)
         empty = not any(message.records for message in messages)
         if not (empty and self._operation == "append"):
             publish(first, messages, self._options, {query: batchId})
