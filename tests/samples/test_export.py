@@ -128,6 +128,18 @@ def test_parquet_has_row_groups_and_comes_back(base: Path, tmp_path: Path) -> No
     assert pq.read_table(tmp_path / "many").num_rows == 5
 
 
+def test_records_are_samples(tmp_path: Path) -> None:
+    from winkfs.stores import messagestore
+    from winkfs.stores.messagestore import MessageStore
+
+    messagestore.create(str(tmp_path / "box"))
+    with MessageStore(str(tmp_path / "box"), "a") as box:
+        box.write(b"%016d" % 1, b"hello")
+    report = winkfs.export(tmp_path / "box", webdataset=tmp_path / "p.tar")
+    assert report.samples == 1 and list(members(tmp_path / "p.tar").values()) == [b"hello"]
+    assert winkfs.export(tmp_path / "box", mds=tmp_path / "m").samples == 1
+
+
 def test_nulls_of_mds_are_reported(tmp_path: Path) -> None:
     stored.make(tmp_path / "c", [("a", b"1", 1, {"n": 1}), ("b", b"2")], columns={"n": "int64"})
     notes: list[Note] = []

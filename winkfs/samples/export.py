@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 from winkformats.disk.paths import is_directory
 from winkformats.disk.schemes import is_far
 from winkfs.archive.items import Note, Notes
+from winkfs.container.container import Container
+from winkfs.dataset.reading import DatasetReading
 from winkfs.errors import IsDirectory, NotDirectory, Refusal
 from winkfs.names import Name, to_path
 from winkfs.reader import BATCH_BYTES, Reader, need_arrow
@@ -171,8 +173,8 @@ def _limits(name: str, maxsize: int | None, maxcount: int | None, group: int) ->
 
 def _outputs(name: str, out: str, limits: _Limits, *, force: bool) -> Outputs:
     """Return the files to be written. Raises ValueError; Refusal; FileExists."""
-    if not out or out.endswith("\0"):
-        raise ValueError(f"{name}: no path to write to")
+    if not out or "\0" in out:
+        raise ValueError(f"{name}: {'a path has no NUL' if out else 'no path to write to'}")
     if is_far(out):
         raise Refusal("has to be a path of a file system: export there, and copy it", out)
     if name == "webdataset":
@@ -232,7 +234,10 @@ def _sink(
 ) -> _Tars | _Mds | _Parquet:  # fmt: skip
     typed = _columns_of(reader, columns)
     if name == "webdataset":
-        return _Tars(os.path.basename(out), by, typed, outputs, limits, note)
+        found = _Tars(os.path.basename(out), by, typed, outputs, limits, note)
+        if not isinstance(reader, Container | DatasetReading):  # records have no order of names
+            found.order = None
+        return found
     if name == "mds":
         return _Mds(typed, outputs, limits, note)
     if columns is None:
