@@ -184,16 +184,15 @@ class Stream:
     def state_dict(self) -> dict[str, Any]:
         """Return the state, for JSON: after what was yielded. That of a worker of PyTorch is for
         the worker of that number."""
-        state = self.sampler.state_dict()
-        if not self._begun:
-            turn, part = self._resume
-            return state | ({"turns": turn, "part": part} if turn or part else {})
-        if self._worker[1] == 1:
-            return state | ({"part": self._part} if self._part else {})
-        return state | {
-            "seen": self._start, "turns": self._turns, "part": self._part,
-            "worker": list(self._worker),
-        }  # fmt: skip
+        state, (worker, workers) = self.sampler.state_dict(), self._worker
+        turns, part = (self._turns, self._part) if self._begun else self._resume
+        if workers == 1:
+            turns = 0 if self._begun else turns  # the sampler has counted them
+        elif self._begun or turns or part:
+            state |= {"worker": [worker, workers]}
+            if self._begun:
+                state["seen"] = self._start
+        return state | {name: n for name, n in (("turns", turns), ("part", part)) if n}
 
     def load_state_dict(self, state: dict[str, Any], *, strict: bool = True) -> None:
         """Go on where a state was taken, also that of a sampler: see `Sampler.load_state_dict`."""
