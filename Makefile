@@ -9,7 +9,7 @@ PYTHON ?= python3
 SANITIZED := $(addprefix tests/formats/test_,native_hostile.py native.py hashing.py kvscan.py table.py) \
   $(addprefix tests/container/test_,both_paths.py container_hostile.py) \
   --deselect tests/container/test_container_hostile.py::test_numbers_that_make_no_sense_under_right_checksums
-SCRIPTS := examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/demo_remote.py scripts/house.py scripts/versions.py scripts/sanitized.py $(wildcard packaging/*.py)
+SCRIPTS := examples/train.py examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/demo_remote.py scripts/house.py scripts/versions.py scripts/sanitized.py $(wildcard packaging/*.py)
 
 # A run starts hundreds of Pythons: compiled modules and rewritten asserts must be kept for them.
 export PYTHONDONTWRITEBYTECODE :=

@@ -1,56 +1,126 @@
-"""PyTorch: a DataLoader over rows of a store, and over its parts. `make test-tools` installs it."""
+"""PyTorch: its DataLoader, and torchdata's, over rows, samplers and streams. `make test-tools`
+installs it."""
 
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-from tables import DOCUMENTS, documents_in, run_program
+from tables import documents_in, run_program
 
 pytest.importorskip("torch", reason="not installed: make test-tools")
-pytest.importorskip("pyarrow")
 pytestmark = pytest.mark.in_memory
-PAGE = Path(__file__).resolve().parents[2] / "docs/tools.md"
+BEGIN = """
+import json, os, sys
+import torch
+from torch.utils.data import DataLoader, IterableDataset, Subset
+import winkfs
+
+def paths(batch):
+    return [row["path"] for row in batch]
+
+def sampler_of(rows, **options):
+    return winkfs.Sampler(rows, 3, block=2, window=3, **options)
+"""
 LOAD = """
 if __name__ == "__main__":
     for base in BASES:
-        with winkfs.open(base) as c:
-            for make in (Documents, Stream):
-                dataset = make(c)
-                first = next(iter(dataset))  # the store is open when workers are forked
-                loader = DataLoader(dataset, batch_size=3, shuffle=make is Documents,
-                                    num_workers=WORKERS, multiprocessing_context=CONTEXT)
-                rows = [row for batch in loader for row in zip(batch["path"], batch["content"])]
-                print(json.dumps(sorted((path, list(content)) for path, content in rows)))
+        rows = winkfs.Rows(base)
+        rows[0]  # the store is open when workers are forked
+        whole = [paths(rows.__getitems__(batch)) for batch in sampler_of(rows)]
+        options = {"num_workers": WORKERS, "multiprocessing_context": CONTEXT, "collate_fn": paths}
+        for streams in (False, True):
+            sampler = sampler_of(rows)
+            stream = winkfs.Stream(rows, sampler)
+            assert isinstance(stream, IterableDataset)
+            loader = (DataLoader(stream, batch_size=3, **options) if streams else
+                      DataLoader(rows, batch_sampler=sampler, **options))
+            found = []
+            for batch in sampler.over(loader):
+                found.append(batch)
+                if len(found) == 4:
+                    state = json.loads(json.dumps(sampler.state_dict()))
+            assert found == whole, (found, whole)
+            again = sampler_of(rows)
+            again.load_state_dict(state)
+            rest = DataLoader(rows, batch_sampler=again, num_workers=1, collate_fn=paths)
+            assert list(again.over(rest)) == whole[4:]
+        plain = next(iter(DataLoader(rows, batch_size=2, num_workers=0)))
+        assert plain["content"] == [row["content"] for row in rows[:2]]
+        assert [row["path"] for row in Subset(rows, [5, 3])] == [rows[5]["path"], rows[3]["path"]]
+    print("right")
+"""
+STATEFUL = """
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+def loader_of(rows, streams):
+    sampler = sampler_of(rows)
+    options = {"num_workers": WORKERS, "collate_fn": paths}
+    if streams:
+        return StatefulDataLoader(winkfs.Stream(rows, sampler), batch_size=3, **options), sampler
+    return StatefulDataLoader(rows, batch_sampler=sampler, **options), sampler
+
+if __name__ == "__main__":
+    rows = winkfs.Rows(BASES[0])
+    whole = [paths(rows.__getitems__(batch)) for batch in sampler_of(rows)]
+    for streams in (False, True):
+        for taken in (0, 1, 4, len(whole)):  # at the start, in the middle, before the end
+            loader, _ = loader_of(rows, streams)
+            batches = iter(loader)
+            head = [next(batches) for _ in range(taken)]
+            state = loader.state_dict()
+            if not streams:
+                state = json.loads(json.dumps(state))
+            rest = list(batches)
+            assert head + rest == whole
+            again, _ = loader_of(rows, streams)
+            again.load_state_dict(state)
+            assert list(again) == rest, (streams, taken)
+        loader, sampler = loader_of(rows, streams)
+        first = list(loader)
+        state = loader.state_dict()  # of an epoch that has ended
+        sampler.set_epoch(1)
+        second = list(loader)
+        assert first != second and sorted(sum(first, [])) == sorted(sum(second, []))
+        if not streams:
+            again, _ = loader_of(rows, streams)
+            again.load_state_dict(state)
+            assert list(again) == second
+    print("right")
 """
 
 
-def classes() -> str:
-    """Return the classes of the page, which are what is tested."""
-    section = PAGE.read_text().partition("## PyTorch")[2]
-    (code,) = re.findall(r"```python\n(.*?)\n\n\nif __name__", section, re.DOTALL)
-    return f"import json\nimport winkfs\n{code}\n"
-
-
-@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (1, "spawn")])
-def test_loaders_have_each_file_once(tmp_path: Path, workers: int, context: str | None) -> None:
+def settings(tmp_path: Path, workers: int, context: str | None) -> str:
     kinds = ("container", "data set")
     bases = [str(documents_in(tmp_path / f"a {kind}", kind)) for kind in kinds]
-    settings = f"BASES, WORKERS, CONTEXT = {bases}, {workers}, {context!r}\n"
-    found = run_program(classes() + settings + LOAD, tmp_path).splitlines()
-    expected = [[name, list(content)] for name, content, *_ in DOCUMENTS]
-    assert [json.loads(line) for line in found] == [expected] * 4
+    return f"BASES, WORKERS, CONTEXT = {bases}, {workers}, {context!r}\n"
 
 
-def test_a_sample_is_read_alone_and_in_a_subset(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("workers", "context"), [(0, None), (2, "fork"), (1, "spawn"), (2, "forkserver")]
+)
+def test_loaders_have_the_order_of_the_sampler(
+    tmp_path: Path, workers: int, context: str | None
+) -> None:
+    code = BEGIN + settings(tmp_path, workers, context) + LOAD
+    assert run_program(code, tmp_path).split() == ["right"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_loader_goes_on(tmp_path: Path, workers: int) -> None:
+    pytest.importorskip("torchdata.stateful_dataloader")
+    code = BEGIN + settings(tmp_path, workers, None) + STATEFUL
+    assert run_program(code, tmp_path).split() == ["right"]
+
+
+def test_ranks_of_torch_are_those_of_the_environment(tmp_path: Path) -> None:
     base = documents_in(tmp_path / "c", "container")
-    code = f"""{classes()}
-from torch.utils.data import Subset
-with winkfs.open({str(base)!r}) as c:
-    documents = Documents(c)
-    some = Subset(documents, [5, 3])
-    print([row["path"] for row in (documents[3], some[0], *some.__getitems__([0, 1]))])"""
-    found = json.loads(run_program(code, tmp_path).replace("'", '"'))
-    assert found == [f"docs/{i:02}.html" for i in (3, 5, 5, 3)]
+    code = f"""{BEGIN}
+rows = winkfs.Rows({str(base)!r})
+found = []
+for rank in range(2):
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    found += sum(sampler_of(rows), [])
+print(json.dumps(sorted(found)))"""
+    assert json.loads(run_program(code, tmp_path)) == list(range(20))

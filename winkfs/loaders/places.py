@@ -16,8 +16,9 @@ import mmap
 import os
 import secrets
 import tempfile
+import weakref
 from collections.abc import Iterable
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -82,9 +83,12 @@ class Places:
     """
 
     def __init__(
-        self, words: Words, starts: Int64, file: BinaryIO | None = None, token: bytes = b""
+        self, words: Words, starts: Int64, descriptor: int = -1, token: bytes = b""
     ) -> None:
-        self.words, self.starts, self._file, self._token = words, starts, file, token
+        """descriptor: of the file, which it closes; -1: there is none."""
+        self.words, self.starts, self._file, self._token = words, starts, descriptor, token
+        if descriptor >= 0:
+            weakref.finalize(self, os.close, descriptor)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -97,9 +101,9 @@ class Places:
     @property
     def shared(self) -> Shared | None:
         """Where other processes find the file; None: they are in memory."""
-        if self._file is None:
+        if self._file < 0:
             return None
-        return Shared(os.getpid(), self._file.fileno(), self._token)
+        return Shared(os.getpid(), self._file, self._token)
 
 
 class Building:
@@ -144,12 +148,16 @@ class Building:
             words = _mapped(self._file.fileno(), writable=True)
         for low, high in zip(self._ends[:-1], self._ends[1:], strict=True):
             words[low:high].sort()
-        if self._file is not None:
-            words = _mapped(self._file.fileno())
-        return Places(words, starts, self._file, self._token)
+        if self._file is None:
+            return Places(words, starts)
+        made = Places(
+            _mapped(self._file.fileno()), starts, os.dup(self._file.fileno()), self._token
+        )
+        self.close()
+        return made
 
     def close(self) -> None:
-        """Drop what was collected, after a failure."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
 
@@ -161,12 +169,12 @@ def _mapped(descriptor: int, *, writable: bool = False) -> Words:
 
 def found(shared: Shared, starts: Iterable[int]) -> Places | None:
     """Return the places that another process of this machine has made; None: it has ended."""
-    file: Any = None
+    descriptor = -1
     with contextlib.suppress(OSError, ValueError):
         path = f"/proc/{shared.pid}/fd/{shared.descriptor}"
-        file = open(path, "rb", buffering=0)  # noqa: SIM115, PTH123
-        if file.read(TOKEN_BYTES) == shared.token:
-            return Places(_mapped(file.fileno()), np.array([*starts]), file, shared.token)
-    if file is not None:
-        file.close()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if os.read(descriptor, TOKEN_BYTES) == shared.token:
+            return Places(_mapped(descriptor), np.array([*starts]), descriptor, shared.token)
+    if descriptor >= 0:
+        os.close(descriptor)
     return None

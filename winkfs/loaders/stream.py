@@ -24,6 +24,7 @@ MOST_THREADS: Final = 256
 HELD_BYTES: Final = 256 << 20  # of a store on object storage, read together; and as many ahead
 MOST_HELD: Final = 1 << 10  # batches of them
 Group = tuple[list[Int64], list[Int64]]
+ALONE: Final = (-1, 1)  # in the place of worker and workers: this process is none of them
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -63,7 +64,7 @@ class Stream:
         auto = FAR_THREADS if rows.far else 0
         self.threads = auto if workers == "auto" else as_int(workers, "workers", 0, MOST_THREADS)
         self._start, self._turns, self._part = 0, 0, 0  # of what was yielded: see `state_dict`
-        self._resume, self._worker = (0, 0), (0, 1)
+        self._resume, self._worker = (0, 0), ALONE
         self._begun, self._place = False, (0, 0)
         _enrol()
 
@@ -102,27 +103,28 @@ class Stream:
         start, epoch = sampler.begin(), sampler.epoch
         self._start, self._turns, self._part, self._begun = start, turn, part, True
         self._resume, self._worker = (0, 0), (worker, workers)
-        for found in self._read(start, sampler.own(start)[worker::workers][turn:]):
+        for found in self._read(start, sampler.own(start)[max(worker, 0) :: workers][turn:]):
             if self.yields == "rows":
                 for row in found[part:]:
                     self._part += 1
                     if self._part == len(found):
                         self._count()
                     yield row
+                if len(found) <= part:
+                    self._count()  # all of it was yielded before, or left out
             else:
                 self._count()
                 yield found
-            if self._part:
-                self._count()  # of a batch all of which was yielded before, or left out
             part = 0
-        if sampler.epoch == epoch and not sampler.followed:
-            sampler.end_epoch()
-        self._begun = False
+        if (worker, workers) == ALONE:  # else the state of the worker is that of the end
+            if sampler.epoch == epoch and not sampler.followed:
+                sampler.end_epoch()
+            self._begun = False
 
     def _count(self) -> None:
         """Note that a batch was yielded."""
         self._turns, self._part = self._turns + 1, 0
-        if self._worker[1] == 1 and not self.sampler.followed:
+        if self._worker == ALONE and not self.sampler.followed:
             self.sampler.note(self._start, self._turns)
 
     def _read(self, start: int, numbers: range) -> Iterator[Any]:
@@ -186,7 +188,7 @@ class Stream:
         the worker of that number."""
         state, (worker, workers) = self.sampler.state_dict(), self._worker
         turns, part = (self._turns, self._part) if self._begun else self._resume
-        if workers == 1:
+        if self._worker == ALONE:
             turns = 0 if self._begun else turns  # the sampler has counted them
         elif self._begun or turns or part:
             state |= {"worker": [worker, workers]}
@@ -198,7 +200,7 @@ class Stream:
         """Go on where a state was taken, also that of a sampler: see `Sampler.load_state_dict`."""
         self.sampler.load_state_dict(state, strict=strict)
         turn, part = (as_int(state.get(name, 0), name, 0) for name in ("turns", "part"))
-        worker, workers = state.get("worker", (0, 1))
+        worker, workers = state.get("worker", ALONE)
         self._resume, self._worker, self._begun = (turn, part), (worker, workers), False
 
 
@@ -223,7 +225,7 @@ def _worker() -> tuple[int, int]:
     """Return number and count of the workers of PyTorch, if this process is one of them."""
     torch = sys.modules.get("torch.utils.data")
     info = None if torch is None else torch.get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
+    return ALONE if info is None else (info.id, info.num_workers)
 
 
 def _enrol() -> None:
