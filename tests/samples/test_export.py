@@ -136,7 +136,10 @@ def test_records_are_samples(tmp_path: Path) -> None:
     with MessageStore(str(tmp_path / "box"), "a") as box:
         box.write(b"%016d" % 1, b"hello")
     report = winkfs.export(tmp_path / "box", webdataset=tmp_path / "p.tar")
-    assert report.samples == 1 and list(members(tmp_path / "p.tar").values()) == [b"hello"]
+    found = members(tmp_path / "p.tar")
+    content, columns = found.values()
+    assert report.samples == 1 and content == b"hello" and json.loads(columns)["refs"] == 1
+    assert [name.rpartition(".")[2] for name in found] == ["bin", "json"]
     assert winkfs.export(tmp_path / "box", mds=tmp_path / "m").samples == 1
 
 
