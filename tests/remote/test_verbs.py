@@ -62,7 +62,7 @@ stat SET moved
 info SET
 verify SET
 dataset history SET
-dataset compact SET --all
+dataset compact SET --all --jobs 2
 dataset rebalance SET --shards 2
 dataset vacuum SET --older-than 0
 dataset repair SET --apply

@@ -24,7 +24,7 @@ from winkfs.dataset.manifest import Log
 from winkfs.errors import Refusal
 from winkfs.results import orders
 from winkfs.spark.jobs import compact, dedup, digest, group, ingest, sort, stats
-from winkfs.spark.jobs.session import Bad, missing, session
+from winkfs.spark.jobs.session import Bad, cause, missing, session
 from winkfs.spark.jobs.tasks import cores, guarded, on_units
 
 pytestmark = pytest.mark.spark
@@ -190,3 +190,12 @@ def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     assert missing("local[2]") == (
         "Spark Connect needs winkfs[connect]: pip install 'winkfs[connect]'"
     )
+
+
+def test_an_error_of_a_task_is_one_line(remote: Any) -> None:
+    def fails(number: int) -> None:
+        raise OSError(28, "No space left on device", "/data/x")
+
+    with pytest.raises(Exception) as caught:
+        on_units(remote, [1], fails)
+    assert cause(caught.value) == "[Errno 28] No space left on device: '/data/x'"
