@@ -63,9 +63,9 @@ def _run_this_python(spark: SparkSession) -> None:
     """Let a local session run this Python, unless one is configured. Spark takes the first python3
     of the PATH, which may be a different one if a script runs as `.venv/bin/python`."""
     context = context_of(spark)
-    if context is None or "PYSPARK_PYTHON" in os.environ or not _is_local(context.master):
+    if not hasattr(context, "pythonExec") or "PYSPARK_PYTHON" in os.environ:
         return
-    if context.getConf().get("spark.pyspark.python") is None:
+    if _is_local(context.master) and context.getConf().get("spark.pyspark.python") is None:
         context.pythonExec = sys.executable
 
 
@@ -288,11 +288,12 @@ def compiled(spark: SparkSession) -> Iterator[None]:
     Python, and exists as long as the context.
     """
     context = context_of(spark)
-    script = None if context is None else _script_of(context)
-    if context is None or script in (None, context.pythonExec):
+    before = getattr(context, "pythonExec", None)
+    script = None if before is None else _script_of(context)
+    if script in (None, before):
         yield
         return
-    before, context.pythonExec = context.pythonExec, script
+    context.pythonExec = script
     try:
         yield
     finally:
