@@ -117,7 +117,7 @@ def test_a_driver_killed_in_its_first_batches(
     )  # fmt: skip
     total = 0
     for when in ("before 0", "after 0", "any", "before 1", "any", "any"):
-        count = random.randrange(1, 60)
+        count = random.randrange(1, 25)
         more(kind, source, total, total + count)
         total += count
         moment = f"any {random.randrange(1, 12)}" if when == "any" else when
