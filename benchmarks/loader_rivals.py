@@ -14,6 +14,7 @@ import sys
 import tarfile
 import types
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from io import BytesIO
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -126,6 +127,7 @@ class Mds(System):
             for name in ("torchvision", "torchvision.datasets", "torchvision.transforms",
                          "torchvision.transforms.functional"):  # fmt: skip
                 sys.modules[name] = _Empty(name)
+                sys.modules[name].__spec__ = ModuleSpec(name, None)
         self.lib = importlib.import_module("streaming")
 
     def make(self, files: Contents) -> None:

@@ -19,6 +19,7 @@ T = TypeVar("T")
 Shuffle = Literal["blocks", "full"] | None
 VERSION: Final = 1  # of a state
 MOST: Final = 1 << 40
+CHUNK: Final = 1 << 12  # positions that are worked out together, where a rank has most of them
 
 
 class Sampler:
@@ -77,6 +78,7 @@ class Sampler:
         self.epoch, self._seen, self._start = 0, 0, 0
         self._followed = False
         self._order: tuple[int, Order] | None = None
+        self._chunk = -1, 0, np.empty(0, np.int64)  # epoch, first position, and what is there
 
     def _check(self) -> None:
         if not self.total:
@@ -102,9 +104,20 @@ class Sampler:
             self._order = self.epoch, made
         return self._order[1]
 
+    def _placed(self, start: int, stop: int) -> Int64:
+        """Return the places of positions; those of the next batches are found with them."""
+        order = self._ordered()
+        if 4 * self.batch * self.world > CHUNK:
+            return order.take(start, stop)
+        epoch, first, found = self._chunk
+        if epoch != self.epoch or not first <= start <= stop <= first + len(found):
+            found = order.take(start, max(min(start + CHUNK, self.total), stop))
+            self._chunk, first = (self.epoch, start, found), start
+        return found[start - first : stop - first]
+
     def take(self, start: int, stop: int) -> Int64:
         """Return the rows at positions [start, stop) of this epoch, of all ranks, int64[n]."""
-        places = self._ordered().take(start, stop)
+        places = self._placed(start, stop)
         if len(self._mixed) == 1 and self._mixed[0][1] == self._mixed[0][2]:
             return places
         ends = np.cumsum([count for _, _, count in self._mixed])
