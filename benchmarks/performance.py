@@ -292,6 +292,16 @@ SHOWN: Final[Sequence[tuple[str, Make]]] = (
                             "binaryFile, ext4, defaults", "`binaryFile` on ext4")),
     ("spark-scan", in_spark(f"Spark: scan of {HTML}", f"content, {HTML}", "Parquet", BY_DEFAULT)),
     ("spark-scan", in_spark(f"Spark: scan of {HTML}", f"content, {HTML}", "Parquet, tuned", TUNED)),
+    *(
+        ("spark-lazy", in_spark(f"Spark, lazy: {what}", case, "Parquet, tuned", TUNED))
+        for what, case in (
+            (f"names and sizes of {SMALL}", f"names and sizes, {SMALL}"),
+            (f"1 % of {SMALL} by name", f"1 % by name, {SMALL}"),
+            (f"1 % of {SMALL} by a column", f"1 % by a column, {SMALL}"),
+            (f"scan of {SMALL}, contents only", f"all contents, {SMALL}"),
+            ("1,000 names of 1,000,000 x 1 KiB", "1,000 names of 1,000,000 x 1 KiB"),
+        )
+    ),
     ("spark-find", in_spark("Spark: 1,000 paths among 1,000,000",
                             "1,000 paths among 1,000,000, data set", "Parquet, sorted by path")),
     ("spark-write", in_spark(f"Spark: write of {SMALL}, durable", f"write, {SMALL}", "Parquet")),

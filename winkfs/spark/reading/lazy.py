@@ -29,7 +29,7 @@ from winkfs.spark.reading.stores import check, ddl_of, stores_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from winkfs.arrow.rows import Contents
@@ -103,26 +103,28 @@ def _columns(
     places: Places,
     known: dict[str, str],
     needed: dict[str, str],
-) -> list[Column]:
-    """Return the columns of a lazy read.
+) -> list[Any]:
+    """Return the columns of a lazy read, as `select` takes them.
 
     known   column -> the name that it has
     needed  the same for what the function takes
     """
-    from pyspark.sql import functions
-
-    def column(name: str) -> Column:
-        return functions.col("`" + name.replace("`", "``") + "`")
-
     fetch = Fetch(places, options.mode, options.batch, options.largest, options.verify)
-    found = arrow_function(fetch)(*(column(needed[name]) for name in _NEEDED))
+    found = arrow_function(fetch)(*(_quoted(needed[name]) for name in _NEEDED))
     content = found.getField("content") if fetch.permissive else found
-    made = {name: column(text) for name, text in known.items() if name != "content"}
+    made: dict[str, Any] = {name: _quoted(text) for name, text in known.items()}
     made["content"] = content.alias(known["content"])
     if fetch.permissive and "_error" in made:
-        both = functions.coalesce(made["_error"], found.getField("error"))
+        from pyspark.sql.functions import coalesce
+
+        both = coalesce(made["_error"], found.getField("error"))
         made["_error"] = both.alias(known["_error"])
-    return [made[name] for name in known]
+    return list(made.values())
+
+
+def _quoted(name: str) -> str:
+    """Return the name of a column as Spark takes it: a Column of each costs it more than a text."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def arrow_function(fetch: Fetch) -> Any:
