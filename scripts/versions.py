@@ -35,7 +35,10 @@ DEVELOPMENT: Final = ("dev", "bench", "tools")  # extras of which the newest wil
 TOOLS: Final = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
 FAST: Final = ["-m", "not mount and not spark and not slow and not soak"]
 MOUNT: Final = "tests/mount/test_mount_container.py"
-SPARK: Final = ("tests/spark/test_spark_columns.py", "tests/spark/test_jobs_ingest.py")
+SPARK: Final = (
+    "tests/spark/test_spark_columns.py", "tests/spark/test_jobs_ingest.py",
+    "tests/spark/test_spark_private.py",
+)  # fmt: skip
 
 
 def python_of(version: str) -> str | None:
