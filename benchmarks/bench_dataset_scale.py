@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def cell(figures: Sequence[Figure]) -> str:
-    cpu, memory = (statistics.median(f[i] for f in figures) for i in (0, 1))
+    cpu, memory = (statistics.median(float(f[i]) for f in figures) for i in (0, 1))
     return f"{cpu:.3g}, {memory:.0f} ({figures[0][2]})"
 
 

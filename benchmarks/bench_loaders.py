@@ -65,7 +65,7 @@ def ran(system: type[System], folder: Path, count: int, size: int, step: str) ->
 
 def made(folder: Path, count: int, size: int, report: Report) -> list[type[System]]:
     """Make the files of each system -> those that can be measured."""
-    there = []
+    there = list[type[System]]()
     for system in SYSTEMS:
         try:
             system(folder, count).make(contents(count, size))

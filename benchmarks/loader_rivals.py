@@ -148,7 +148,9 @@ class Mds(System):
 class _Empty(types.ModuleType):
     """A module with any class that is asked for."""
 
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -136,7 +136,9 @@ def batches(rows: winkfs.Rows, sampler: winkfs.Sampler, workers: int) -> Iterabl
         from torch.utils.data import DataLoader
 
         data: Any = rows
-        return DataLoader(data, batch_sampler=sampler, num_workers=workers, collate_fn=joined)
+        found: Iterable[Any]
+        found = DataLoader(data, batch_sampler=sampler, num_workers=workers, collate_fn=joined)
+        return found
     sys.path.append(str(Path(__file__).resolve().parent.parent / "tests/loaders"))
     SmallLoader = import_module("miniloader").DataLoader
 

@@ -251,7 +251,7 @@ def _prepare_spark(page: str) -> None:
 
 def with_session(block: str) -> str:
     """With the session that is there for one that a block makes, and the folder of this test."""
-    for name in ("set", "copy", "corpus", "crawl", "checkpoint", "box", "jobs"):
+    for name in ("set", "copy", "corpus", "crawl", "checkpoint", "box", "jobs", *FAR_SETS.values()):
         block = block.replace(f'"{name}"', repr(str(Path.cwd() / name)))
     return re.sub(r"SparkSession\.builder\.config\(map=[\w.()]*\)\.getOrCreate\(\)", "spark", block)
 

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ONLY = "can only be read"
 YES = {
     "unpack": ["URL", "out"],
+    "export": ["URL", "--parquet", "files.parquet"],
     "info": ["URL"],
     "ls": ["URL", "d/000*"],
     "cat": ["URL", "d/0007"],
@@ -68,6 +69,7 @@ dataset vacuum SET --older-than 0
 dataset repair SET --apply
 pack folder SET --shards 2 --update
 unpack SET out
+export SET --mds samples
 query SET "select count(*) from files"
 pull SET pulled
 push pulled SET
@@ -151,3 +153,11 @@ def test_it_refuses_in_one_line(url: str, verb: str) -> None:
     arguments, line = NO[verb]
     done = invoke(verb, *(word.replace("URL", url) for word in arguments))
     assert done.exit_code == 1 and line in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+@pytest.mark.parametrize("line", ["dataset create X", "create X", "pack folder X", "ls X"])
+@pytest.mark.parametrize("scheme", ["s4", "file"])
+def test_no_folder_is_made_of_a_scheme_that_nothing_knows(url: str, scheme: str, line: str) -> None:
+    done = invoke(*line.replace("X", f"{scheme}://bucket/corpus").split())
+    assert done.exit_code == 1 and "no store is at such URLs" in done.stderr
+    assert done.stderr.count("\n") == 1 and not list(Path().glob("*:"))

@@ -99,7 +99,7 @@ def test_a_container_that_was_replaced_is_a_stale_plan(tmp_path: Path) -> None:
     texts = {"path": f"{tmp_path}/c", "content": "lazy"}
     fetch = lazy.Fetch(lazy.Places.of(Options.of(texts))[0], "FAILFAST", 1 << 20, 1 << 30, True)
     rows = read(tmp_path / "c", ROWS, content="none")
-    columns = tuple(pa.array([row[name] for row in rows]) for name in lazy._NEEDED)
+    columns = tuple(pa.array([row[name] for row in rows]) for name in lazy.NEEDED)
     plain(tmp_path / "d")
     (tmp_path / "d.data").replace(tmp_path / "c.data")
     with pytest.raises(winkfs.WinkError, match=r"another container.*load\(\) again"):

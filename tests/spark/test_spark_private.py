@@ -34,7 +34,7 @@ class Without:
 
 
 def put(spark: Any) -> bool:
-    return session._put(spark, pyspark_winkfs.DefaultSource)
+    return session.put_source(spark, pyspark_winkfs.DefaultSource)
 
 
 def test_a_session_that_lacks_a_name_is_left_to_register(spark: SparkSession) -> None:
@@ -64,9 +64,9 @@ def test_register_and_read_without_them(
 
 def test_the_warning_of_spark_stays_without_its_logger(spark: SparkSession) -> None:
     ran = []
-    with session._unwarned(Without(spark, "_jvm")):
+    with session.unwarned(Without(spark, "_jvm")):
         ran.append(1)
-    with pytest.raises(KeyError), session._unwarned(spark):
+    with pytest.raises(KeyError), session.unwarned(spark):
         raise KeyError
     assert ran
 
@@ -85,7 +85,7 @@ def test_a_session_that_cannot_change_its_python(
     with session.compiled(lacking):
         assert context.pythonExec == before
     if name != "_temp_dir":
-        session._run_this_python(lacking)
+        session.run_this_python(lacking)
     assert context.pythonExec == before
 
 

@@ -7,10 +7,12 @@ fsspec (`filesystems`). What was read is kept on the disk (`cache`).
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import TYPE_CHECKING
 
-from winkformats.disk.schemes import is_far, register, register_others
-from winkfs.errors import ReadOnly
+from winkformats.disk.schemes import Factory, is_far, register, register_others
+from winkfs.errors import ReadOnly, Refusal
 from winkfs.remote.schemes import SCHEMES, is_known
 
 if TYPE_CHECKING:
@@ -34,4 +36,18 @@ def install() -> None:
     """Let all paths that begin with one of the schemes and `://` be on object storage."""
     for scheme in SCHEMES:
         register(scheme, directory, url=True)
-    register_others(lambda scheme: directory if is_known(scheme) else None)
+    register_others(_other)
+
+
+def _other(scheme: str) -> Factory | None:
+    """Return what makes the directories of another scheme; None: a folder here has its name.
+
+    raises  Refusal for a scheme that nothing knows: a folder `scheme:` must not be made of it
+    """
+    if is_known(scheme):
+        return directory
+    if os.path.isdir(f"{scheme}:"):
+        return None
+    known = ", ".join(f"{name}://" for name in SCHEMES)
+    what = "write the path alone" if scheme == "file" else f"there are {known}, and those of fsspec"
+    raise Refusal(f"no store is at such URLs: {what}", f"{scheme}://", number=errno.EINVAL)

@@ -51,15 +51,15 @@ def register(spark: SparkSession) -> None:
     need_installed("winkfs.spark", *PACKAGES)
     from pyspark_winkfs import DefaultSource
 
-    _run_this_python(spark)
+    run_this_python(spark)
     with compiled(spark):
-        if not _put(spark, DefaultSource):
-            with _unwarned(spark):
+        if not put_source(spark, DefaultSource):
+            with unwarned(spark):
                 spark.dataSource.register(DefaultSource)
     _registered.add(spark)
 
 
-def _run_this_python(spark: SparkSession) -> None:
+def run_this_python(spark: SparkSession) -> None:
     """Let a local session run this Python, unless one is configured. Spark takes the first python3
     of the PATH, which may be a different one if a script runs as `.venv/bin/python`."""
     context = context_of(spark)
@@ -78,7 +78,7 @@ def _is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def _put(spark: SparkSession, source: type[DataSource]) -> bool:
+def put_source(spark: SparkSession, source: type[DataSource]) -> bool:
     """Do what Spark's `register` does, without its search of all formats that can be found by name.
 
     Spark searches only to warn of an equal name, and starts two Pythons for it, each without a
@@ -104,7 +104,7 @@ def _put(spark: SparkSession, source: type[DataSource]) -> bool:
 
 
 @contextmanager
-def _unwarned(spark: SparkSession) -> Iterator[None]:
+def unwarned(spark: SparkSession) -> Iterator[None]:
     """Suppress the warning of Spark that a format is replaced by an equal one.
 
     With Spark Connect, whose server logs it, and with other loggers the warning stays.

@@ -28,7 +28,7 @@ def unregister(scheme: str, *, url: bool = False) -> None:
 
 def register_others(find: Callable[[str], Factory | None]) -> None:
     """Let `find` return what makes the directories of URLs of a scheme that is not registered;
-    None: their paths are of this machine."""
+    None: their paths are of this machine. It may raise OSError for a scheme that is none."""
     _others[:] = [find]
 
 

@@ -81,15 +81,15 @@ def frame(
         return reader.schema(fields).load()
     names = [field.name for field in fields]
     known = dict(zip(columns, names, strict=True))
-    needed = {name: known.get(name, name) for name in _NEEDED}
+    needed = {name: known.get(name, name) for name in NEEDED}
     kept = [field for field, column in zip(fields, columns, strict=True) if column != "content"]
-    hidden = [name for name in _NEEDED if name not in known]
+    hidden = [name for name in NEEDED if name not in known]
     rows = reader.schema(_with_longs(kept, hidden)).load()
     return rows.select(_columns(options, places, known, needed))
 
 
 _REPLACED: Final = frozenset(("content", "columns", "asof"))
-_NEEDED: Final = ("_ref", "_pointer", "size")
+NEEDED: Final = ("_ref", "_pointer", "size")
 
 
 def _with_longs(fields: list[Any], names: list[str]) -> StructType:
@@ -110,7 +110,7 @@ def _columns(
     needed  the same for what the function takes
     """
     fetch = Fetch(places, options.mode, options.batch, options.largest, options.verify)
-    found = arrow_function(fetch)(*(_quoted(needed[name]) for name in _NEEDED))
+    found = arrow_function(fetch)(*(_quoted(needed[name]) for name in NEEDED))
     content = found.getField("content") if fetch.permissive else found
     made: dict[str, Any] = {name: _quoted(text) for name, text in known.items()}
     made["content"] = content.alias(known["content"])
