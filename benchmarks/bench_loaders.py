@@ -1,6 +1,7 @@
 """What does an epoch of training data cost, shuffled and in order?
 
-Documents of random bytes, handed out as bytes objects, from the page cache. Each system runs in a
+Documents of random bytes, handed out as lists of 256 bytes objects, as a loader collates them, from
+the page cache. Each system runs in a
 process of its own, all of them in turn, round by round; imports are not measured. CPU seconds are
 those of the process and its children. A system that is missing is left out, with a note:
 pip install mosaicml-streaming webdataset pylance lmdb bagz array_record barecat.
@@ -20,11 +21,12 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 from common import Options, options, scratch
-from loader_rivals import SYSTEMS, System, contents, named
+from loader_rivals import BATCH, SYSTEMS, System, contents, named
 from report import Goal, Report
 
 SHAPES: Final = ((100_000, 4 << 10), (20_000, 28 << 10))
@@ -42,10 +44,11 @@ def work(name: str, folder: str, count: int, step: str) -> None:
     system.load()
     before, began = os.times(), time.perf_counter()
     size = rows = 0
-    for data in system.epoch(step == "shuffled"):
-        assert type(data) is bytes
-        size += len(data)
-        rows += 1
+    contents = system.epoch(step == "shuffled")
+    while batch := list(islice(contents, BATCH)):
+        assert type(batch[0]) is bytes
+        size += sum(map(len, batch))
+        rows += len(batch)
     after = os.times()
     cpu = sum(after[:4]) - sum(before[:4])
     print(json.dumps({"cpu": cpu, "wall": time.perf_counter() - began, "rows": rows, "size": size}))

@@ -1,8 +1,8 @@
-"""How many examples Hypothesis draws: half of them in the suite, all with `--all`.
+"""How many examples Hypothesis draws: a quarter of them in the suite, all with `--all`.
 
     @settings(max_examples=examples(100))
 
-A test without a number of its own draws ALL of them, or half.
+A test without a number of its own draws ALL of them, or a quarter.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 #include "_native.h"
 
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -54,6 +55,22 @@ static bool take(const File *f, const Near *near, int64_t pos, int64_t size, uin
     else
         return read_at(f->fd, into, size, pos) == size;
     return true;
+}
+
+/* Copy the `size` bytes at `pos`, and the checksum behind them -> whether the file has them. */
+static bool take_both(const File *f, int64_t pos, int64_t size, uint8_t *into, uint8_t *checksum)
+{
+    if (!f->few) {
+        memcpy(into, f->data + pos, (size_t)size);
+        memcpy(checksum, f->data + pos + size, 4);
+        return true;
+    }
+    struct iovec parts[] = {{into, (size_t)size}, {checksum, 4}};
+    int64_t got;
+    Py_BEGIN_ALLOW_THREADS
+    got = preadv(f->fd, parts, 2, pos);
+    Py_END_ALLOW_THREADS
+    return got == size + 4;
 }
 
 /* --- inodes and values of entries --- */
@@ -162,6 +179,28 @@ static bool value_of(const File *f, const Near *near, int64_t pos, Value *v)
             == once32(v->copy + width - 4);
 }
 
+/* Copy the value, of `size` bytes, of the live entry at `pos`, and check the copy -> whether it is intact,
+ * and of this size. A large value is copied once, a small one is cheaper with all of its entry. */
+static bool value_into(const File *f, const Near *near, int64_t pos, int64_t size, uint8_t *into)
+{
+    uint8_t head[ENTRY_HEAD], end[4];
+    if (size < STACK_ENTRY) {
+        Value v;
+        bool good = value_of(f, near, pos, &v) && v.size == size;
+        if (good)
+            memcpy(into, v.at, (size_t)size);
+        value_free(&v);
+        return good;
+    }
+    if (pos <= 0 || pos > f->limit - size || !take(f, near, pos, ENTRY_HEAD, head))
+        return false;
+    int64_t start = 7 + (int64_t)once16(head + 1);
+    return !head[0] && start <= ENTRY_HEAD && once32(head + start - 4) == size
+        && start + size + 4 <= f->limit - pos && take_both(f, pos + start, size, into, end)
+        && (uint32_t)xxh3_two(head + 1, (size_t)start - 1, into, (size_t)size, f->contid + (uint64_t)pos)
+            == once32(end);
+}
+
 /* --- many plain files, whose inodes have one extent, the whole value of an entry --- */
 
 static bool file_of(File *f, const Py_buffer *view, long long limit, long long isz, int pairoff,
@@ -238,10 +277,11 @@ FUNCTION(inodes)
  * size, or is damaged. */
 static PyObject *content(const File *f, int64_t pos, int64_t size)
 {
-    Value v;
-    PyObject *found = value_of(f, NULL, pos, &v) && v.size == size
-        ? PyBytes_FromStringAndSize((const char *)v.at, size) : NULL;
-    value_free(&v);
+    if (size < 0 || size > f->limit)
+        return NULL;
+    PyObject *found = PyBytes_FromStringAndSize(NULL, size);
+    if (found && !value_into(f, NULL, pos, size, (uint8_t *)PyBytes_AS_STRING(found)))
+        Py_CLEAR(found);
     return found;
 }
 
@@ -754,6 +794,9 @@ static PyObject *bad(void)
 /* Copy an extent -> whether it is intact; if not, an error may be set. */
 static bool copy_extent(const Reader *r, const Look *l, Extent e, char *into)
 {
+    if (!e.skip && e.size >= STACK_ENTRY
+        && value_into(&l->file, &l->near, e.pointer, e.size, (uint8_t *)into))
+        return true;
     Value v;
     bool good = value_of(&l->file, &l->near, e.pointer, &v);
     if (good && e.skip >= FRAME) {

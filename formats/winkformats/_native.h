@@ -93,6 +93,17 @@ static inline uint64_t xxh3(Bytes p, size_t n, uint64_t seed)
     return XXH3_64bits_withSeed(p, n, seed);
 }
 
+/* Return the hash of two concatenated ranges of bytes. */
+static inline uint64_t xxh3_two(Bytes head, size_t m, Bytes body, size_t n, uint64_t seed)
+{
+    XXH3_state_t state;
+    XXH3_INITSTATE(&state);
+    XXH3_64bits_reset_withSeed(&state, seed);
+    XXH3_64bits_update(&state, head, m);
+    XXH3_64bits_update(&state, body, n);
+    return XXH3_64bits_digest(&state);
+}
+
 static inline void release(Py_buffer *buffers, Py_ssize_t n)
 {
     while (n-- > 0)

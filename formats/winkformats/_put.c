@@ -124,17 +124,6 @@ static uint8_t *entry(uint8_t *p, Bytes key, int64_t key_len, Text value, uint64
     return at + value.size + 4;
 }
 
-/* Return the hash of two concatenated ranges of bytes. */
-static uint64_t xxh3_two(Bytes head, size_t m, Bytes body, size_t n, uint64_t seed)
-{
-    XXH3_state_t state;
-    XXH3_INITSTATE(&state);
-    XXH3_64bits_reset_withSeed(&state, seed);
-    XXH3_64bits_update(&state, head, m);
-    XXH3_64bits_update(&state, body, n);
-    return XXH3_64bits_digest(&state);
-}
-
 /* Return the number of hex digits of a FILEID. */
 static int digits_of(uint64_t fileid)
 {

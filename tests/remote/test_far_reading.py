@@ -515,15 +515,16 @@ def test_shards_are_asked_at_once(
         wanted = ask(here)
     with winkfs.open(far_set) as there:
         assert len(there.shards) == 12  # type: ignore[attr-defined]
-        running, most, lock = 0, 0, threading.Lock()
+        running, most, changed = 0, 0, threading.Condition()
 
         def slow(key: str) -> None:
+            """Answer when all shards have been asked, or after a while."""
             nonlocal running, most
-            with lock:
+            with changed:
                 running += 1
                 most = max(most, running)
-            time.sleep(0.01)
-            with lock:
+                changed.notify_all()
+                changed.wait_for(lambda: most >= 12, 0.5)
                 running -= 1
 
         store.failing = slow

@@ -33,7 +33,10 @@ def register_others(find: Callable[[str], Factory | None]) -> None:
 
 
 def factory_of(path: str) -> Factory | None:
-    """Return what makes the directories of a path; None: it is on a disk of this machine."""
+    """Return what makes the directories of a path; None: it is on a disk of this machine.
+
+    raises  OSError for a URL of a scheme that nothing knows
+    """
     mark = _mark(path)
     found = _factories.get(mark)
     if found is None and _others and _URL.fullmatch(mark):
@@ -47,8 +50,11 @@ def scheme_of(path: str) -> str:
 
 
 def is_far(path: str) -> bool:
-    """Return whether a path is a URL of object storage."""
-    return _mark(path).endswith("/") and factory_of(path) is not None
+    """Return whether a path is a URL of object storage, of a scheme that is known."""
+    try:
+        return _mark(path).endswith("/") and factory_of(path) is not None
+    except OSError:
+        return False
 
 
 def _mark(path: str) -> str:

@@ -29,6 +29,7 @@ from typing import Any, Final, Self
 
 from winkformats.errors import CorruptError
 from winkfs.errors import Refusal, advice
+from winkfs.units import shown
 
 COMPRESSED: Final = 32  # bit of INCOMPAT
 COMPRESS: Final = "COMPRESS"
@@ -81,7 +82,9 @@ class Compression:
 
 
 def level_of(text: str) -> int:
-    """Return the level of `zstd` or `zstd:LEVEL`, 0 of `none`. Raises ValueError."""
+    """Return the level of `zstd` or `zstd:LEVEL`, 0 of `none`. Raises ValueError; TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"compress is a text such as 'zstd:3', not {shown(text)}")
     codec, colon, level = text.partition(":")
     if text == NONE:
         return 0
