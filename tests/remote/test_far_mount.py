@@ -144,7 +144,7 @@ def test_each_request_of_a_silent_server_ends_in_time(server: Server, tmp_path: 
             found = list(pool.map(lambda name: read(directory / name), names))
         server.silent = False
         assert {number for _, number in found} == {errno.EIO}, found
-        # three rounds of threads that wait; one after the other they would take len(names) * SECONDS
+        # three rounds of waiting threads; one after the other: len(names) * SECONDS
         assert max(seconds for seconds, _ in found) < SECONDS + 4, found
         for name in names[:-1]:
             assert (directory / name).read_bytes() == FILES[name]
