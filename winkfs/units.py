@@ -1,5 +1,5 @@
 """Sizes and times as people write them, the nanoseconds that a file can have, and the check of
-contents and numbers that are given as arguments. The one place for each.
+contents and numbers that are given as arguments; values of columns as JSON. The one place for each.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from operator import index
 from typing import Any, Final
 
@@ -279,3 +279,23 @@ def span_ns(seconds: Any, what: str, *, zero: bool = True) -> int:
 def as_timeout(seconds: Any) -> float:
     """Return the seconds to wait, at most; infinity: no limit. Raises TypeError; ValueError."""
     return math.inf if seconds == math.inf else span_ns(seconds, "timeout") / NANO
+
+
+# --- values of columns ---
+
+
+def column_json(value: Any) -> Any:
+    """Return a value of a column for JSON: a date or time as ISO 8601, a decimal as text with all
+    its digits, bytes as base64."""
+    from base64 import b64encode  # late: most programs need none
+    from decimal import Decimal
+
+    if isinstance(value, date):  # or a datetime
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, list):
+        return list(map(column_json, value))
+    if isinstance(value, float) and value - value != 0:
+        return str(value)  # JSON has no nan, inf
+    return b64encode(value).decode() if isinstance(value, bytes) else value

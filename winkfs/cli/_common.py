@@ -479,26 +479,8 @@ def column_text(value: Any) -> str:
     if isinstance(value, list | bool):
         import json
 
-        return json.dumps(column_json(value), ensure_ascii=False)
-    return str(column_json(value))
-
-
-def column_json(value: Any) -> Any:
-    """Return a value of a column for JSON: a date or time as ISO 8601, a decimal as text with all
-    its digits, bytes as base64."""
-    from base64 import b64encode
-    from datetime import date
-    from decimal import Decimal
-
-    if isinstance(value, date):  # or a datetime
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, list):
-        return list(map(column_json, value))
-    if isinstance(value, float) and value - value != 0:
-        return str(value)  # JSON has no nan, inf
-    return b64encode(value).decode() if isinstance(value, bytes) else value
+        return json.dumps(units.column_json(value), ensure_ascii=False)
+    return str(units.column_json(value))
 
 
 # --- times ---

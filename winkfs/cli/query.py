@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import winkfs
-from winkfs.cli._common import AS_OF, BASE, WHERE, column_json, column_text, printable
+from winkfs.cli._common import AS_OF, BASE, WHERE, column_text, printable
+from winkfs.units import column_json
 
 if TYPE_CHECKING:
     import pyarrow as pa

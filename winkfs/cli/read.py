@@ -29,7 +29,6 @@ from winkfs.cli._common import (
     Failures,
     answer,
     as_path,
-    column_json,
     column_text,
     complete_file,
     emit,
@@ -47,7 +46,7 @@ from winkfs.cli._common import (
 from winkfs.entry import FileType, Stat
 from winkfs.names import DATA, is_glob, literal_prefix, to_str, to_strs
 from winkfs.registry import find_kind
-from winkfs.units import NANO, time_text, to_ns
+from winkfs.units import NANO, column_json, time_text, to_ns
 
 if TYPE_CHECKING:
     from winkformats.kv.superblock import Superblock

@@ -11,11 +11,10 @@ import json
 import os
 import re
 import tarfile
-from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from datetime import date
-from decimal import Decimal
 from typing import Any, Final
+
+from winkfs.units import column_json
 
 BLOCK: Final = 512
 END: Final = bytes(2 * BLOCK)
@@ -71,20 +70,8 @@ def padding(size: int) -> bytes:
 def columns_text(values: Mapping[str, Any]) -> bytes:
     """Return the values of columns as JSON: times as ISO 8601, decimals as text, bytes as
     base64."""
-    found = {name: _plain(value) for name, value in values.items()}
+    found = {name: column_json(value) for name, value in values.items()}
     return json.dumps(found, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, date):  # or a datetime
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, list):
-        return list(map(_plain, value))
-    if isinstance(value, float) and value - value != 0:
-        return str(value)  # JSON has no nan, inf
-    return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def brace_list(text: str) -> list[str]:

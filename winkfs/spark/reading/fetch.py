@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from winkformats.arrays import Int64
-    from winkfs.arrow.rows import Contents
+    from winkfs.arrow.held import Held
 
 Fetcher = Callable[[Iterable["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 NEEDED: Final = (*REFS, "size")
 BATCH: Final = 8 << 20  # bytes of content that are fetched together
-MAX_OPEN: Final = 64  # containers that a task keeps open
 
 
 def fetch_content(df: DataFrame, mode: str = "FAILFAST", batch_bytes: int = BATCH) -> DataFrame:
@@ -94,16 +93,17 @@ class _Fetch:
             yield from self._fetched(batches)
 
     def _fetched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened: dict[tuple[str, int], Contents] = {}
+        from winkfs.arrow.held import Held
+
+        held = Held()
         try:
             for batch in batches:
                 for part in self._cut(batch):
-                    found = self._fetch(part, opened)
+                    found = self._fetch(part, held)
                     if found.num_rows:
                         yield found
         finally:
-            for contents in opened.values():
-                _close(contents)
+            held.close()
 
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Divide a batch into parts whose contents fit into memory."""
@@ -112,7 +112,7 @@ class _Fetch:
         for at, stop in batch_ranges(numbers(batch.column("size")), self.batch):
             yield batch.slice(at, stop - at)
 
-    def _fetch(self, part: pa.RecordBatch, opened: dict[tuple[str, int], Contents]) -> Any:
+    def _fetch(self, part: pa.RecordBatch, held: Held) -> Any:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -124,7 +124,7 @@ class _Fetch:
         errors: dict[int, str] = dict.fromkeys(places[0].tolist(), "no reference")
         pos, pointer, size = map(arrays.numbers, map(part.column, ("_pos", "_pointer", "size")))
         for (base, contid), rows in _by_container(part, known):
-            source = _opened(opened, base, contid)
+            source = held.of((base, contid), Piece(base, contid, 0, True, 0, 0))
             found, wrong = source.read(pos[rows], pointer[rows], size[rows])
             source.drop()
             places.append(rows)
@@ -168,21 +168,3 @@ def _by_container(part: pa.RecordBatch, known: Any) -> Iterator[tuple[tuple[str,
         rows = np.flatnonzero((code == number) & known)
         for one in np.unique(contid[rows]).tolist():
             yield (base, one), rows[contid[rows] == one]
-
-
-def _opened(opened: dict[tuple[str, int], Contents], base: str, contid: int) -> Contents:
-    from winkfs.arrow.rows import Contents, open_planned
-
-    found = opened.pop((base, contid), None)
-    if found is None:
-        store = open_planned(Piece(base, contid, 0, True, 0, 0))
-        found = Contents(store, store.kv.start, store.kv.end)
-        if len(opened) >= MAX_OPEN:
-            _close(opened.pop(next(iter(opened))))
-    opened[base, contid] = found  # moved to the end: the first one is closed first
-    return found
-
-
-def _close(contents: Contents) -> None:
-    contents.close()
-    contents.store.abandon()

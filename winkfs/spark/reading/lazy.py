@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from winkfs.arrow.rows import Contents
 
 MAX_SHARDS: Final = 1 << 63 - POS_BITS  # numbers that a reference has room for
-MAX_OPEN: Final = 64  # containers that a task keeps open
 POS_MASK: Final = (1 << POS_BITS) - 1
-SLACK: Final = 64  # bytes of an entry beside its content, as `rows.SLACK`
 ROW_BYTES: Final = 128  # approximate bytes of memory of a row beside its content
 MAX_MAPPED: Final = 1 << 30  # bytes of a range of a file that is mapped at a time
 DROPS: Final = (
@@ -271,12 +269,14 @@ class _Task:
     """The open containers of a task."""
 
     def __init__(self, fetch: Fetch) -> None:
+        from winkfs.arrow.held import Held
+
         places = fetch.places
         self.fetch, self.places = fetch, places
         if places.links:
             accept(json.loads(zlib.decompress(places.links)))
         self.names = zlib.decompress(places.names).decode("utf-8", "surrogateescape").split("\0")
-        self.opened: dict[int, Contents] = {}
+        self.held = Held(verify=fetch.verify)
 
     def contents(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         """Yield the contents of rows, in as many arrays as `batch` bytes allow."""
@@ -295,8 +295,7 @@ class _Task:
                     absent = None if missing is None else missing[part]
                     yield self._part(ref[part], pointer[part], size[part], absent)
         finally:
-            for contents in self.opened.values():
-                _close(contents)
+            self.held.close()
 
     def _part(self, ref: Int64, pointer: Int64, size: Int64, missing: Any) -> pa.Array:
         """Return the contents of some rows; missing: those without a reference."""
@@ -345,6 +344,8 @@ class _Task:
         self, number: int, pos: Int64, pointer: Int64, size: Int64
     ) -> tuple[pa.Array, dict[int, Exception]]:
         """Read contents of a container: see `Contents.read`."""
+        from winkfs.arrow.rows import SLACK
+
         contents = self._opened(number)
         ends, storage = pointer + size + SLACK, contents.store.kv.storage
         if storage.far:
@@ -359,20 +360,11 @@ class _Task:
         return found
 
     def _opened(self, number: int) -> Contents:
-        from winkfs.arrow.rows import Contents, open_planned
-
-        found = self.opened.pop(number, None)
-        if found is None:
-            places = self.places
-            size = int(places.size[number])
-            contid = int(places.contid[number : number + 1].view(np.uint64)[0])
-            grows = bool(places.grows[number])
-            store = open_planned(Piece(self.names[number], contid, size, grows, 0, size))
-            found = Contents(store, store.kv.start, store.kv.end, verify=self.fetch.verify)
-            if len(self.opened) >= MAX_OPEN:
-                _close(self.opened.pop(next(iter(self.opened))))
-        self.opened[number] = found  # moved to the end: the first one is closed first
-        return found
+        places = self.places
+        size = int(places.size[number])
+        contid = int(places.contid[number : number + 1].view(np.uint64)[0])
+        piece = Piece(self.names[number], contid, size, bool(places.grows[number]), 0, size)
+        return self.held.of(number, piece)
 
     def _raise(self, errors: dict[int, str], shard: Int64, pos: Int64) -> None:
         """Raise a Refusal for the first error."""
@@ -403,11 +395,6 @@ class _Task:
             len(found), pa.string()
         )  # fmt: skip
         return pa.StructArray.from_arrays([found, texts], ["content", "error"])
-
-
-def _close(contents: Contents) -> None:
-    contents.close()
-    contents.store.abandon()
 
 
 # --- advice ---
