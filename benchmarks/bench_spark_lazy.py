@@ -206,9 +206,9 @@ def far(report: Report, spark: Any, corpus: Corpus, store: Store, settle: int, r
             requests[name] = store.counted()
         found = measured(corpus, cases, settle // 4, runs)
         rows(report, f"{case}, {corpus.title}, object storage", found, case)
-        told = "; ".join(f"{n} {a:,} requests, {b / 2**20:,.1f} MiB"
+        counted = "; ".join(f"{n} {a:,} requests, {b / 2**20:,.1f} MiB"
                          for n, (a, b) in requests.items())  # fmt: skip
-        report.note(f"{case}, {corpus.title}, object storage: {told}.")
+        report.note(f"{case}, {corpus.title}, object storage: {counted}.")
 
 
 def _asked(query: Query, way: Callable[[], Any]) -> int:

@@ -45,8 +45,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "set"
 
 
-def told(monkeypatch: pytest.MonkeyPatch, batch: int | None, query: str | None = QUERY) -> None:
-    """What Spark tells a task of a batch."""
+def task_of(monkeypatch: pytest.MonkeyPatch, batch: int | None, query: str | None = QUERY) -> None:
+    """Give this process the properties of a task of a batch."""
     names = {sink.QUERY: query, sink.BATCH: None if batch is None else str(batch)}
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: Context(**names))
 
@@ -63,7 +63,7 @@ def pour(
     monkeypatch: pytest.MonkeyPatch, root: Path, batch: int, files: dict[str, bytes], **options: str
 ) -> Any:
     """Write a batch with one task, and commit it -> the message of the task."""
-    told(monkeypatch, batch)
+    task_of(monkeypatch, batch)
     message = begin(root, **options).write(iter([rows(files)]))
     begin(root, **options).commit([pickle.loads(pickle.dumps(message))], batch)
     return message
@@ -83,7 +83,7 @@ def test_a_task_reads_no_log_and_writes_no_batch_twice(
         patch.setattr(Log, "latest", None)
         patch.setattr(Log, "read", None)
         assert again.write(iter([rows({"a": b"1"})])).records == []
-        told(monkeypatch, 1)
+        task_of(monkeypatch, 1)
         message = fresh.write(iter([rows({"b": b"1"})]))
     again.commit([sink.BatchWritten(query=QUERY)], 0)
     fresh.commit([message], 1)
@@ -94,7 +94,7 @@ def test_a_task_reads_no_log_and_writes_no_batch_twice(
 def test_without_the_names_of_spark_a_batch_is_published_once(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(monkeypatch, None, None)
+    task_of(monkeypatch, None, None)
     with pytest.raises(ValueError, match="give the query the option checkpointLocation"):
         begin(root).write(iter([rows({"a": b"0"})]))
     (tmp_path / "metadata").write_text(f'{{"id": "{QUERY}"}}')
