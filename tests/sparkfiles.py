@@ -147,7 +147,9 @@ def struct(schema: str) -> Any:
 
     kinds = {
         "string": types.StringType(), "binary": types.BinaryType(), "int": types.IntegerType(),
-        "long": types.LongType(), "timestamp": types.TimestampType(),
+        "long": types.LongType(), "timestamp": types.TimestampType(), "bool": types.BooleanType(),
+        "double": types.DoubleType(), "date": types.DateType(), "decimal": types.DecimalType(9, 2),
+        "strings": types.ArrayType(types.StringType()), "longs": types.ArrayType(types.LongType()),
     }  # fmt: skip
     fields = [field.split() for field in schema.split(",")]
     return types.StructType([types.StructField(name, kinds[kind]) for name, kind in fields])

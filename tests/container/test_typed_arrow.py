@@ -18,11 +18,11 @@ from winkfs.container.ondisk.typed import to_text
 
 pa = pytest.importorskip("pyarrow")
 
+from winkfs.arrow import arrays  # noqa: E402
 from winkfs.container.arrow import (  # noqa: E402
     arrow_type,
     kind_of_arrow,
     texts_of_arrow,
-    to_arrow,
 )
 
 DIGITS = "9" * 38
@@ -54,16 +54,16 @@ def test_arrays_of_all_types_come_back(kind: str, nulls: str) -> None:
     assert texts_of_arrow("x", kind, given[1:]) == texts[1:]
     column = Column.of(kind, texts)
     for one in (column, Column.decode(kind, column.encode(), len(texts))):
-        found = to_arrow(one)
+        found = arrays.of_column(one)
         found.validate(full=True)
         assert found.type == given.type and found.equals(given)
-        assert to_arrow(one.take(np.arange(len(texts))[::-1])).equals(given.take(
+        assert arrays.of_column(one.take(np.arange(len(texts))[::-1])).equals(given.take(
             pa.array(range(len(texts) - 1, -1, -1))))  # fmt: skip
 
 
 def test_nan_in_a_list_stays_nan_and_not_null() -> None:
     column = Column.of("list<float64>", [b"[NaN,null,NaN]"])
-    (found,) = to_arrow(column).to_pylist()
+    (found,) = arrays.of_column(column).to_pylist()
     assert [found[0] != found[0], found[1], found[2] != found[2]] == [True, None, True]
 
 

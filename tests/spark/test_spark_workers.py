@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,11 @@ def read():
 def scan():
     assert found("content binary")
     assert found("path string, size long, mtime timestamp, content binary", prefix="dir1/")
+
+def columns():
+    [batch] = found("n long, ok bool, x double, t timestamp, d date, p decimal, lang string, "
+                    "raw binary, tags strings, ids longs, content binary")
+    assert batch.column("lang").null_count == 1 and batch.column("ids").null_count == 1
 
 def fetch():
     from winkfs.spark.reading.fetch import fetcher
@@ -123,6 +130,22 @@ def test_a_task_does_not_import_pandas(tmp_path: Path, task: str) -> None:
 def test_a_scan_does_not_import_pyarrow_compute(tmp_path: Path) -> None:
     """Half of what pyarrow costs each new worker."""
     assert imported(tmp_path, "scan", with_columns(tmp_path / "c")) == []
+
+
+def test_a_scan_of_columns_does_not_import_pyarrow_compute(tmp_path: Path) -> None:
+    """Of each type, with values that are equal, of their own, and null."""
+    kinds = {"n": "int64", "ok": "bool", "x": "float64", "t": "timestamp", "d": "date",
+             "p": "decimal(9,2)", "lang": "string", "raw": "binary", "tags": "list<string>",
+             "ids": "list<int64>"}  # fmt: skip
+    with winkfs.create(tmp_path / "c", columns=kinds) as c:
+        for i in range(20):
+            c.put(str(i), b"content", columns={
+                "n": i, "ok": True, "x": i / 2, "t": i, "d": date(2026, 1, 1 + i),
+                "p": Decimal(i), "lang": "de", "raw": b"%d" % i, "tags": ["a", str(i)],
+                "ids": [i, 1],
+            })  # fmt: skip
+        c.put("none", b"")
+    assert imported(tmp_path, "columns", tmp_path / "c") == []
 
 
 README = Path(__file__).parents[2] / "README.md"

@@ -17,6 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from winkformats.arrays import Bools, Int64
+from winkformats.kv.entry import MASK64
+from winkfs.container.arrow import arrow_type
+from winkfs.container.ondisk.column import Column, is_exact
+from winkfs.container.ondisk.typed import decimal_of, is_number, to_value
 
 try:
     from pyarrow._compute import call_function
@@ -44,6 +48,50 @@ def column(
     valid = None if missing is None else pa.py_buffer(_bits(~missing))
     buffers = [valid, pa.py_buffer(data)]
     return pa.Array.from_buffers(found if kind is None else kind, len(values), buffers)
+
+
+def of_column(given: Column) -> pa.Array:
+    """Return the values of a column of the user, of the types that Spark uses."""
+    kind = arrow_type(given.kind)
+    if decimal_of(given.kind):
+        return _decimals(given, kind)
+    missing = None if given.valid.all() else ~given.valid
+    if is_number(given.kind):
+        narrow = given.kind == "date"
+        values = given.numbers.astype(np.int32) if narrow else given.numbers
+        return column(values, kind, missing)
+    each = _words(given, kind)
+    if not len(each):
+        return pa.nulls(len(given), kind)
+    return call_function("take", [each, column(given.numbers, missing=missing)])
+
+
+def _words(given: Column, kind: pa.DataType) -> pa.Array:
+    """Return the values that the numbers of a column of texts or lists are indices of."""
+    lists = given.lists
+    if lists is not None:
+        missing = None if lists.valid.all() else ~lists.valid
+        values = column(lists.values, kind.value_type, missing)
+        return pa.ListArray.from_arrays(column(lists.ends.astype(np.int32)), values)
+    if given.kind != "list<string>":
+        return binaries(given.words).view(kind)
+    # Where each row has a word, that of a null is b"".
+    found = [to_value(given.kind, word) or [] for word in given.words]
+    ends = np.cumsum([0, *map(len, found)], dtype=np.int32)
+    return pa.ListArray.from_arrays(column(ends), texts(list(itertools.chain(*found))))
+
+
+def _decimals(given: Column, kind: pa.DataType) -> pa.Array:
+    """Return decimals, of 128 bits each."""
+    numbers = given.numbers
+    words = np.empty((len(numbers), 2), np.int64)
+    if is_exact(given.kind):
+        words[:, 0], words[:, 1] = numbers, numbers >> 63
+    else:
+        words[:, 0] = (numbers & MASK64).astype(np.uint64).view(np.int64)
+        words[:, 1] = (numbers >> 64).astype(np.int64)
+    valid = None if given.valid.all() else pa.py_buffer(_bits(given.valid))
+    return pa.Array.from_buffers(kind, len(numbers), [valid, pa.py_buffer(words)])
 
 
 def binaries(values: Sequence[bytes | memoryview | None]) -> pa.Array:

@@ -17,7 +17,6 @@ from winkformats.errors import CorruptError
 from winkfs.arrow import arrays
 from winkfs.arrow.pieces import POS_BITS, Named, Piece, Recorded, batch_ranges
 from winkfs.arrow.rows import PieceSource
-from winkfs.container.arrow import to_arrow
 from winkfs.container.table import FileTable
 from winkfs.dataset.shard import tombstones
 from winkfs.entry import DEFAULT_MODES
@@ -333,7 +332,7 @@ class _Batch:
         reading = self.opened.reading
         typed = self.opened.source.values(self.rows) if reading.typed else {}
         values = [
-            to_arrow(typed[column]) if column in typed else COLUMNS[column](self)
+            arrays.of_column(typed[column]) if column in typed else COLUMNS[column](self)
             for column in reading.columns
         ]
         return pa.RecordBatch.from_arrays(values, schema=reading.schema)

@@ -32,7 +32,7 @@ from winkfs.arrow.pieces import (
     weight_of,
 )
 from winkfs.arrow.rows import Contents, open_planned
-from winkfs.container.arrow import to_arrow
+from winkfs.container.arrow import arrow_type
 from winkfs.container.container import Container
 from winkfs.container.handle import check_columns
 from winkfs.container.ondisk.column import Column
@@ -131,11 +131,6 @@ def _check_where(reader: Reader, where: str) -> None:
         kind = kind_of(reader.base)[0].name
         raise ValueError(f"{reader.base}: is a {kind}: where is for containers and data sets")
     parse(where).bound(reader.columns)
-
-
-def arrow_type(kind: str) -> pa.DataType:
-    """Return the Arrow type of a column of the user."""
-    return to_arrow(Column.nulls(kind, 0)).type
 
 
 def to_batches(reader: Reader, asked: Wanted, order: Order) -> pa.RecordBatchReader:

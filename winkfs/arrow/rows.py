@@ -590,7 +590,7 @@ class PieceSource:
             )
             last = int(positions[stop - 1])
             data = self.contents.window(begin, min(last + MAX_BATCH_ENTRY, kv.end) - begin)
-            yield inodes.near(positions[at:stop], data, begin).table
+            yield inodes.table(positions[at:stop], data, begin)
             at, begin = stop, last
 
     def _seen(self, rows: FileTable) -> FileTable:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from winkfs.container.ondisk.column import RANGES, Column, Lists, is_exact
+from winkfs.container.ondisk.column import RANGES, Column, Lists
 from winkfs.container.ondisk.typed import (
     DIGITS,
     LEAST,
@@ -20,14 +20,11 @@ from winkfs.container.ondisk.typed import (
     Schema,
     Texts,
     decimal_of,
-    is_number,
-    to_value,
 )
 from winkfs.errors import need
 from winkfs.names import to_name
 from winkfs.units import to_ns
 
-MASK64: Final = (1 << 64) - 1
 TAKEN_UP: Final = frozenset(["content", "mtime", "mtime_ns", "size"])  # beside names and columns
 PART_ROWS: Final = 2048  # of an Arrow batch that are put together
 EARLIEST, LATEST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999
@@ -145,7 +142,7 @@ def _texts_of_decimals(kind: str, array: Any) -> Texts:
 
 
 def arrow_type(kind: str) -> Any:
-    """Return the Arrow type of the values of a column, as `to_arrow` makes them."""
+    """Return the Arrow type of the values of a column, one that Spark uses."""
     import pyarrow as pa
 
     if parameters := decimal_of(kind):
@@ -156,33 +153,6 @@ def arrow_type(kind: str) -> Any:
         "datetime": pa.timestamp("us"), "list<string>": pa.list_(pa.string()),
         "list<int64>": pa.list_(pa.int64()), "list<float64>": pa.list_(pa.float64()),
     }[kind]  # fmt: skip
-
-
-def to_arrow(column: Column) -> Any:
-    """Return the values of a column as an Arrow array, of the types that Spark uses."""
-    import pyarrow as pa
-
-    kind = column.kind
-    if decimal_of(kind):
-        return _decimals(column)
-    missing = None if column.valid.all() else ~column.valid
-    if is_number(kind):
-        days = kind == "date"
-        numbers = column.numbers.astype(np.int32) if days else column.numbers
-        found = pa.array(numbers, mask=missing, from_pandas=False)
-        return found.cast(arrow_type(kind))
-    if column.lists is not None:
-        lists = column.lists.rows(column.numbers, column.valid)
-        nulls = None if lists.valid.all() else ~lists.valid
-        values = pa.array(lists.values, mask=nulls, from_pandas=False)
-        ends = pa.array(lists.ends.astype(np.int32))
-        return pa.ListArray.from_arrays(
-            ends, values, mask=None if missing is None else pa.array(missing)
-        )
-    texts = column.texts()
-    if kind == "list<string>":
-        return pa.array([to_value(kind, text) for text in texts], arrow_type(kind))
-    return pa.array(texts, arrow_type(kind))
 
 
 def _texts_of_lists(kind: str, array: Any) -> Texts:
@@ -199,23 +169,6 @@ def _texts_of_lists(kind: str, array: Any) -> Texts:
     texts: Texts = list(Lists(ends, flat.fill_null(0).to_numpy(), valid).texts())
     there = whole.is_valid().to_pylist()
     return [text if ok else None for text, ok in zip(texts, there, strict=True)]
-
-
-def _decimals(column: Column) -> Any:
-    """Return decimals as an Arrow array of 128 bits each."""
-    import pyarrow as pa
-
-    numbers = column.numbers
-    words = np.empty((len(numbers), 2), np.int64)
-    if is_exact(column.kind):
-        words[:, 0], words[:, 1] = numbers, numbers >> 63
-    else:
-        words[:, 0] = (numbers & MASK64).astype(np.uint64).view(np.int64)
-        words[:, 1] = (numbers >> 64).astype(np.int64)
-    bits = np.packbits(column.valid, bitorder="little")
-    validity = None if column.valid.all() else pa.py_buffer(bits)
-    form = pa.decimal128(*(decimal_of(column.kind) or (DIGITS, 0)))
-    return pa.Array.from_buffers(form, len(numbers), [validity, pa.py_buffer(words)])
 
 
 def arrow_parts(

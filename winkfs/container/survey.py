@@ -342,6 +342,10 @@ class Inodes:
         """Decode the inodes at `positions`; `data`: bytes of the file from `base` on."""
         return self._with_words(self._all(positions, data, positions - base), data, base)
 
+    def table(self, positions: Int64, data: memoryview, base: int) -> FileTable:
+        """Decode as `near`, without attributes."""
+        return self._all(positions, data, positions - base).table
+
     def ordinary(self, positions: Int64, data: memoryview, base: int) -> tuple[Decoded, Int64]:
         """Decode the inodes at `positions` that are ordinary and intact -> these, and their indices
         among the positions."""
