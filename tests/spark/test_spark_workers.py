@@ -188,7 +188,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 
 class Place(DataSource):
     name = classmethod(lambda cls: "place")
-    schema = lambda self: "planner string, task string"
+    schema = lambda self: "planner string, task string, imported string"
 
     def reader(self, schema):
         import pyspark
@@ -199,8 +199,10 @@ class PlaceReader(DataSourceReader):
         self.planner = planner
 
     def read(self, partition):
+        import sys
         import pyspark
-        yield self.planner, pyspark.__file__
+        name = "winkfs.spark.reading.batches"
+        yield self.planner, pyspark.__file__, name if name in sys.modules else "not imported"
 
 before = spark.sparkContext.pythonExec
 with compiled(spark):
@@ -211,14 +213,17 @@ where = spark.read.format("place").load().first()
 
 
 def test_processes_of_a_local_session_import_a_compiled_pyspark(spark: SparkSession) -> None:
-    """Spark puts one in front that is not: a second of CPU for each of them."""
+    """Spark puts one in front that is not: a second of CPU for each of them. The daemon has imported
+    what the workers need before it forks them."""
     import pyspark
 
     script: dict[str, Any] = {"spark": spark, "__name__": "__main__"}  # travels by value
     exec(PLACES, script)
     if "SPARK_HOME" in os.environ:
         pytest.skip("another PySpark than that of pip")
-    assert list(script["where"]) == [pyspark.__file__] * 2
+    planner, task, imported = script["where"]
+    assert planner == task == pyspark.__file__
+    assert imported == "winkfs.spark.reading.batches"
 
 
 @pytest.mark.long

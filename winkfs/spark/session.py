@@ -2,7 +2,8 @@
 
 Spark puts a zip with the sources of PySpark first in the path of each Python that it starts.
 Planner, tasks and commit each have a Python, which would compile these sources again. A PySpark
-installed by pip is also there in compiled form: a script removes the zip from the path.
+installed by pip is also there in compiled form: a script removes the zip from the path. The daemon
+that it starts for tasks imports what they need once, before it forks a worker for each core.
 """
 
 from __future__ import annotations
@@ -34,7 +35,14 @@ _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 SCRIPT: Final = """#!/bin/sh
 PYTHONPATH="${{PYTHONPATH#*/pyspark.zip:}}"
 export PYTHONPATH="${{PYTHONPATH#*/py4j-*-src.zip:}}"
+[ "$*" != "-m pyspark.daemon pyspark.worker" ] || set -- {daemon} pyspark.worker
 exec {python} "$@"
+"""
+DAEMON: Final = """import contextlib, runpy, sys
+sys.path[0] = ""  # as with -m
+with contextlib.suppress(Exception):  # a task reports it
+    import winkfs.spark.reading.batches
+runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 """
 WHERE: Final = "from importlib.util import find_spec; print(find_spec('pyspark').origin)"
 _scripts: weakref.WeakKeyDictionary[Any, str | None] = weakref.WeakKeyDictionary()
@@ -146,7 +154,7 @@ def read(
     texts = {"path": json.dumps([os.fspath(p) for p in many])}
     texts |= {name: _text(name, value) for name, value in options.items() if value is not None}
     checked = Options.of(texts)  # raises an error of one line; that of Spark has a traceback
-    ddl_of(checked)
+    found = ddl_of(checked)
     if checked.pushdown == "native":
         prove(spark)
     if checked.content == "lazy":
@@ -154,6 +162,8 @@ def read(
 
         with compiled(spark):
             return frame(spark, checked, texts, schema)
+    if schema is None and context_of(spark) is not None:
+        schema = found  # a process of Spark, which would import numpy for it, need not find it
     reader = spark.read.format("winkfs").options(**texts)
     return (reader if schema is None else reader.schema(schema)).load()
 
@@ -313,8 +323,10 @@ def _made(context: Any) -> str | None:
     import pyspark
 
     try:
-        script = Path(context._temp_dir, "python")
-        script.write_text(SCRIPT.format(python=shlex.quote(sys.executable)))
+        script, daemon = (Path(context._temp_dir, name) for name in ("python", "daemon.py"))
+        daemon.write_text(DAEMON)
+        python, started = shlex.quote(sys.executable), shlex.quote(str(daemon))
+        script.write_text(SCRIPT.format(python=python, daemon=started))
         script.chmod(0o700)
         found = subprocess.run([script, "-c", WHERE], capture_output=True, check=True, text=True)
     except (OSError, AttributeError, subprocess.SubprocessError):
