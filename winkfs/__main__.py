@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 GC_THRESHOLD = 50_000  # allocations between two collections of cyclic garbage
@@ -9,6 +10,18 @@ GC_THRESHOLD = 50_000  # allocations between two collections of cyclic garbage
 
 def main() -> int:
     """Run the command line -> exit status. Ctrl-C may come during the imports, too."""
+    try:
+        return _run()
+    finally:
+        # All is done, and the status is known: when the interpreter ends, it would be lost.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A KeyboardInterrupt that passes through `exec` of a text, by which classes are made, marks
+        # the process: at its end it would kill itself by SIGINT, though the exception was caught.
+        # CPython removes the mark when it runs the next text.
+        exec("")
+
+
+def _run() -> int:
     try:
         # Otherwise numpy's matrix library, which is not used here, starts a thread for each
         # processor, and all of them spin for a while.

@@ -10,9 +10,10 @@ import fnmatch
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 Name = str | bytes | os.PathLike[str]
+Value = TypeVar("Value", bytes, bytes | None)
 MAX_NAME: Final = 65_000  # bytes of a name in a container
 MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesystems
 MAX_PATH: Final = 4095  # bytes of a path that a system call takes
@@ -22,6 +23,8 @@ INODE_TEXT: Final = INODE.decode()
 
 ESCAPE: Final = re.compile(rb"\\x([0-9a-f]{2})")
 MARK: Final = b"\\x"
+RAW: Final = frozenset({"name", "name_raw"})
+"""Columns of a table that have names as they are."""
 
 MANIFESTS: Final = "_winkfs"  # the folder that makes a folder a data set
 DATA: Final = ".data"
@@ -113,6 +116,18 @@ def to_name(path: bytes) -> bytes:
     if MARK not in path:
         return path
     return ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), path)
+
+
+def names_in(column: str, values: Iterable[Value]) -> list[Value]:
+    r"""Return the names that a column of a table has, as text in UTF-8 or as bytes: the one rule of
+    all that takes files from tables.
+
+    column  `name` and `name_raw` have the names themselves; any other has paths, in which \xNN is
+            a byte: see `to_name`
+    """
+    if column in RAW:
+        return list(values)
+    return [to_name(value) if value is not None else value for value in values]
 
 
 # --- globs ---

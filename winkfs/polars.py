@@ -71,7 +71,7 @@ def scan(
     with open_silently(base, as_of=as_of) as reader:
         shape = reader.to_batches(columns, **options).schema
         kinds = {**reader.columns, **BUILT_IN}
-        filters = hasattr(reader, "rows")  # where is for containers and data sets
+        filters = reader.takes_where
     schema = pl.DataFrame(shape.empty_table()).schema
 
     def read(

@@ -69,6 +69,7 @@ class Reader(Closing):
     """Files by name. A name is str, bytes or a Path; slashes separate directories."""
 
     changed_by: ClassVar[str] = "another program"  # the methods that write, for a message
+    takes_where: ClassVar[bool] = False  # `where` chooses files: of containers and data sets
 
     def __init__(self, base: str) -> None:
         self._base = base
@@ -364,15 +365,17 @@ class Reader(Closing):
         content: Content = True,
         batch_bytes: int = BATCH_BYTES,
         include_dirs: bool = False,
+        problem: Callable[[str], None] | None = None,
     ) -> list[Part]:
         """Divide the files into at most n parts of about equal bytes, for as many processes.
 
         A part can be pickled; it has `to_batches()`, `to_arrow()` and `schema`, and opens the store
-        where it is read, at the state of this call. For the options see `to_batches`.
+        where it is read, at the state of this call; there `problem` is called. For the options see
+        `to_batches`. A part of a data set may have no file, where a file is larger than a part.
         """
         reading = need_arrow()
         asked = reading.wanted(
-            self, columns, where, prefix, since, until, content, batch_bytes, include_dirs
+            self, columns, where, prefix, since, until, content, batch_bytes, include_dirs, problem
         )
         found: list[Part] = reading.parts(self, asked, n)
         return found

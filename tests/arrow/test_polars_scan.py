@@ -157,3 +157,14 @@ def test_what_is_wrong(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
     with pytest.raises(Refusal, match=r"needs winkfs\[polars\]: pip install"):
         scan(base)
+
+
+def test_filters_of_a_store_without_conditions(tmp_path: Path) -> None:
+    from winkfs.stores import messagestore
+    from winkfs.stores.messagestore import MessageStore
+
+    messagestore.create(str(tmp_path / "box"))
+    with MessageStore(str(tmp_path / "box"), "a") as box:
+        box.write(b"1" * 16, b"one")
+        box.write(b"2" * 16, b"three")
+    assert scan(tmp_path / "box").filter(pl.col("size") > 3).collect()["size"].to_list() == [5]

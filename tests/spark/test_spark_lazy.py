@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from buckets import CONFIG, s3
-from data_sets import add
+from buckets import CONFIG, s3, trust
+from data_sets import add, put
 from sparkfiles import KINDS, Kinds, damage, documents, plain, read
 from sparkfiles import kinds as kinds  # a fixture
 from sparking import DataFrame, SparkSession, load, refusal
@@ -22,8 +22,12 @@ from winkfs.names import to_name
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+from winkfs.arrow.batches import Reading  # noqa: E402
 from winkfs.spark.reading import lazy  # noqa: E402
+from winkfs.spark.reading.batches import batches  # noqa: E402
 from winkfs.spark.reading.options import Options  # noqa: E402
+from winkfs.spark.reading.partition import linked  # noqa: E402
+from winkfs.spark.reading.reader import numbered, partitions  # noqa: E402
 
 pytestmark = pytest.mark.spark
 
@@ -221,3 +225,66 @@ def test_on_object_storage_executors_need_no_keys(
     assert {row.path: bytes(row.content) for row in rows} == {
         f"d/{i:03}": b"%d" % i * 50 for i in range(100, 200)
     }
+
+
+def asked_of(path: str, content: str, every: int, batch: int = 64 << 10) -> int:
+    """Read a store as tasks do, each `every`-th file -> bytes of the contents."""
+    options = Options.of({"path": path, "batchBytes": str(batch)})
+    names = ("content",) if content == "inline" else lazy.NEEDED
+    kinds = {"content": pa.binary()}
+    schema = pa.schema([(name, kinds.get(name, pa.int64())) for name in names])
+    reading = Reading(schema, names, options.batch, options.largest, "FAILFAST", True, False)
+    if content == "inline":
+        tasks = linked(partitions(options, contents=True))
+        return sum(b.column(0).nbytes for task in tasks for b in batches(reading, task))
+    places, _ = lazy.Places.of(options)
+    fetch = lazy.Fetch(places, "FAILFAST", options.batch, options.largest, True)
+    total = 0
+    for task in linked(numbered(options)):
+        rows = (
+            tuple(batch.slice(at, 250).take(pa.array(range(0, len(batch.slice(at, 250)), every))))
+            for batch in batches(reading, task)
+            for at in range(0, len(batch), 250)
+        )
+        total += sum(found.nbytes for found in fetch(rows))
+    return total
+
+
+def test_on_object_storage_a_whole_scan_costs_what_an_eager_one_costs(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from winkformats.disk import objects
+    from winkfs.arrow import rows
+    from winkfs.remote import find, ranges
+
+    monkeypatch.setenv("WINKFS_CACHE", str(tmp_path / "cache"))
+    find.transport_of.cache_clear()
+    for module, name in ((objects, "AHEAD_BYTES"), (rows, "WINDOW")):
+        monkeypatch.setattr(module, name, 64 << 10)
+    requests: list[int] = []
+    real = ranges.RangeTransport.get
+
+    def get(self: Any, key: str, start: int, length: int, like: Any = None) -> Any:
+        found = real(self, key, start, length, like)
+        requests.append(len(found[1]))
+        return found
+
+    monkeypatch.setattr(ranges.RangeTransport, "get", get)
+    root = trust(f"{bucket}/whole")
+    for part in "ab":
+        put(root, {f"{part}/{i:04}": b"%04d" % i * 1024 for i in range(600)})
+    size = 2 * 600 * 4096
+
+    def cost(content: str, every: int = 1) -> tuple[int, int]:
+        requests.clear()
+        assert asked_of(root, content, every) >= size // every
+        return len(requests), sum(requests)
+
+    eager, first = cost("inline"), cost("lazy")
+    assert first[0] <= 1.2 * eager[0] and first[1] <= 1.05 * eager[1]
+    for content, before in (("lazy", first), ("inline", eager)):  # a pass does not fill the cache
+        assert cost(content)[1] == pytest.approx(before[1], rel=0.01)
+    few = cost("lazy", 50)  # rows that lie apart are kept
+    assert few[1] < size / 5
+    again = cost("lazy", 50)
+    assert again[1] < few[1] - size / 50 * 0.9

@@ -27,7 +27,7 @@ from winkfs.container.ondisk.typed import (
 )
 from winkfs.entry import FileType
 from winkfs.errors import Refusal, need
-from winkfs.names import MAX_NAME
+from winkfs.names import MAX_NAME, names_in
 from winkfs.units import nearest_ns
 
 if TYPE_CHECKING:
@@ -47,8 +47,9 @@ NO_VALUE: Final = "column {}: a value that does not fit {}, so it is null"
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumns:
-    """Names of the columns of a Parquet file. mtime: a timestamp, a text in ISO 8601, or a number
-    of seconds, milli-, micro- or nanoseconds since 1970; "": there is none."""
+    """Names of the columns of a Parquet file. path: see `names.names_in`. mtime: a timestamp, a text
+    in ISO 8601, or a number of seconds, milli-, micro- or nanoseconds since 1970; "": there is
+    none."""
 
     path: str = "path"
     content: str = "content"
@@ -185,7 +186,8 @@ class Table:
     ) -> Iterator[Row]:
         import pyarrow as pa
 
-        names = batch.column(self._columns.path).cast(pa.large_binary()).to_pylist()
+        paths = batch.column(self._columns.path).cast(pa.large_binary()).to_pylist()
+        names = names_in(self._columns.path, paths)
         contents = batch.column(self._columns.content).cast(pa.large_binary()).to_pylist()
         times = self._times(batch, names, unit)
         texts = [self._texts(batch, name, kind, names) for name, kind in schema.items()]
@@ -200,10 +202,12 @@ class Table:
                 xattrs = {k: text for k, text in pairs if text is not None} | {RECORD: record}
             ns = None if mtime is None else nearest_ns(mtime)
             if ns != mtime:
-                self._note(clamped(name))
-            yield Row(name, content, ns, FileType.FILE, None, None, None, xattrs)
+                self._note(clamped(name or b""))
+            yield Row(name or b"", content or b"", ns, FileType.FILE, None, None, None, xattrs)
 
-    def _times(self, batch: pa.RecordBatch, names: list[bytes], unit: int) -> list[int | None]:
+    def _times(
+        self, batch: pa.RecordBatch, names: list[bytes | None], unit: int
+    ) -> list[int | None]:
         import pyarrow as pa
         import pyarrow.types as of
 
@@ -231,7 +235,9 @@ class Table:
             found.append(None if us is None else us * 1000)
         return found
 
-    def _texts(self, batch: pa.RecordBatch, name: str, kind: str, names: list[bytes]) -> Texts:
+    def _texts(
+        self, batch: pa.RecordBatch, name: str, kind: str, names: list[bytes | None]
+    ) -> Texts:
         """Return the values of a column; null for those that it cannot hold."""
         if name not in batch.schema.names:
             value = self._same[name]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ from winkfs.container.where import parse
 from winkfs.dataset.reading import DatasetReading
 from winkfs.dataset.shard import may_be_from, may_begin
 from winkfs.dataset.snapshot import plain_shard
-from winkfs.errors import StalePlan
+from winkfs.errors import DamageWarning, StalePlan, warn_caller
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import Content, Order, Problem, Reader
 from winkfs.registry import kind_of
@@ -53,6 +53,8 @@ from winkfs.units import LAST, NANO, Time, as_int, shown, to_ns
 
 REOPEN: Final = "sync, and open it for reading"
 Line = Callable[[str], None]
+OnError = Literal["raise", "skip"] | Line
+EXACT_FILES: Final = 1 << 10  # of a data set up to which its parts are cut between files
 MOST: Final = 1 << 30  # the largest such number
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow can hold
 ENTRIES_AT_ONCE: Final = 1 << 12  # of a scan that become a table
@@ -127,7 +129,7 @@ def _check_where(reader: Reader, where: str) -> None:
     """Check a condition now, not where the first file is read. Raises ValueError; TypeError."""
     if not isinstance(where, str):
         raise TypeError(f"where is a text such as \"lang = 'de'\", not {type(where).__name__}")
-    if not isinstance(reader, Container | DatasetReading):
+    if not reader.takes_where:
         kind = kind_of(reader.base)[0].name
         raise ValueError(f"{reader.base}: is a {kind}: where is for containers and data sets")
     parse(where).bound(reader.columns)
@@ -178,6 +180,27 @@ def stream(reader: Reader, asked: Wanted) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(asked.reading.schema, found())
 
 
+# --- damage, by choice ---
+
+
+def problem_of(on_error: OnError) -> Line | None:
+    """Return the `problem` of a read, see `Reader.to_batches`.
+
+    on_error  of a damaged file: "raise"; "skip": it is left out, with a DamageWarning; or a
+              function that is called with a line for each, in the process that reads it
+    raises    ValueError
+    """
+    if callable(on_error):
+        return on_error
+    if on_error not in ("raise", "skip"):
+        raise ValueError(f"on_error is 'raise', 'skip' or a function, not {shown(on_error)}")
+    return _left_out if on_error == "skip" else None
+
+
+def _left_out(line: str) -> None:
+    warn_caller(f"a file is left out: {line}", DamageWarning)
+
+
 # --- parts ---
 
 
@@ -220,7 +243,12 @@ def parts(reader: Reader, asked: Wanted, count: int) -> list[Part]:
     count = as_int(count, "n", 1)
     if isinstance(reader, Container | DatasetReading) and reader.writable:
         raise ValueError(f"{reader.base}: a writer has no parts: {REOPEN}")
-    found = planned(reader, asked)
+    exact = (
+        isinstance(reader, DatasetReading)
+        and len(reader) <= EXACT_FILES
+        and len(reader.shards_now()) <= count
+    )
+    found = planned(reader, asked, exact=exact)
     if not found:
         return []
     found = list(map(_without_open, found))
@@ -238,16 +266,17 @@ def _without_open(part: PlannedPiece) -> PlannedPiece:
     return replace(part, weight=int(weights.sum()), weights=weights)
 
 
-def planned(reader: Reader, asked: Wanted) -> list[PlannedPiece]:
+def planned(reader: Reader, asked: Wanted, *, exact: bool = False) -> list[PlannedPiece]:
     """Return the chosen files as pieces, in disk order.
 
+    exact   the pieces of a data set are cut between files, not anywhere
     raises  ValueError; FormatError; OSError
-    cost    a container, or any condition: the positions of its files; else only manifests
+    cost    a container, `exact`, or any condition: the positions of its files; else only manifests
     """
     if isinstance(reader, Container):
         return list(_of_container(reader, asked))
     if isinstance(reader, DatasetReading):
-        return list(_of_dataset(reader, asked))
+        return list(_of_dataset(reader, asked, exact))
     since, until = asked.times
     chosen = Selection(prefix=asked.prefix, since=since, until=until)
     store = kind_of(reader.base)
@@ -276,7 +305,7 @@ def _of_container(reader: Container, asked: Wanted) -> Iterator[PlannedPiece]:
         yield PlannedPiece.of_rows(piece, pos, sizes, asked.reading.contents)
 
 
-def _of_dataset(reader: DatasetReading, asked: Wanted) -> Iterator[PlannedPiece]:
+def _of_dataset(reader: DatasetReading, asked: Wanted, exact: bool) -> Iterator[PlannedPiece]:
     contents = asked.reading.contents
     for number, shard in enumerate(reader.shards_now()):
         names = shard.record.names
@@ -285,7 +314,7 @@ def _of_dataset(reader: DatasetReading, asked: Wanted) -> Iterator[PlannedPiece]
         if not may_be_from(shard.record, *asked.times):
             continue
         piece = _shard_piece(reader, number)
-        if asked.everything:
+        if asked.everything and not exact:
             weight = OPEN + weight_of(shard, contents)
             yield PlannedPiece(piece, weight, shard.hidden)
             continue

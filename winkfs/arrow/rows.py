@@ -287,16 +287,25 @@ class Contents:
         self._window = offset, view
         return view
 
+    def expect(self, start: int, stop: int) -> None:
+        """Have windows in [start, stop) of an object, nearly all of which are read, requested
+        ahead: in the pass that is there, if it goes on there."""
+        if self._pass is None or not self._pass[1].expect(start, stop):
+            self.end_pass()
+            self._pass = start, self._storage.bulk(start, self._end)
+            self._pass[1].expect(start, stop)
+
     def _passed(self, offset: int, length: int) -> memoryview:
         """Read a range of an object in a pass, which asks for the next ones meanwhile."""
         last, reader = self._pass or (0, None)
         if reader is None or offset < last:
-            self._end_pass()
+            self.end_pass()
             reader = self._storage.bulk(offset, self._high + MAX_BATCH_ENTRY)
         self._pass = offset, reader
         return reader.read(offset, length)
 
-    def _end_pass(self) -> None:
+    def end_pass(self) -> None:
+        """Forget what a pass over an object has read and asked for. Idempotent."""
         if self._pass is not None:
             self._pass[1].close()
         self._pass = None
@@ -323,7 +332,7 @@ class Contents:
         self.drop()
         self._unmap_window()
         self._buffer, self._window, self._map = memoryview(b""), None, None  # frees the memory
-        self._end_pass()
+        self.end_pass()
         if self._drop is not None:
             self._drop(self._low, self._high)
 

@@ -22,7 +22,7 @@ from winkfs.container.ondisk.typed import (
     decimal_of,
 )
 from winkfs.errors import need
-from winkfs.names import to_name
+from winkfs.names import names_in
 from winkfs.units import to_ns
 
 TAKEN_UP: Final = frozenset(["content", "mtime", "mtime_ns", "size"])  # beside names and columns
@@ -205,8 +205,7 @@ def arrow_parts(
         raise ValueError(f"the container has no column {extra!r} ({known}): add it first")
     for at in range(0, batch.num_rows, PART_ROWS):
         part = {key: column.slice(at, PART_ROWS) for key, column in there.items()}
-        names = part[name].cast(pa.large_binary()).to_pylist()
-        names = list(map(to_name, names)) if name == "path" else names
+        names = names_in(name, part[name].cast(pa.large_binary()).to_pylist())
         contents = part["content"].cast(pa.large_binary())
         attrs = None
         if part.keys() & schema.keys():

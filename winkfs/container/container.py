@@ -165,6 +165,7 @@ class Container(Handle, Writer):
     """
 
     changed_by = "put, write and append"
+    takes_where = True
 
     # --- the handle ---
 

@@ -243,6 +243,7 @@ class DatasetReading(Reader):
     """
 
     changed_by = "put"
+    takes_where = True
 
     def __init__(
         self, path: str | os.PathLike[str], as_of: AsOf = None, *, newest: bool = False

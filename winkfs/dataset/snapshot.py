@@ -55,6 +55,11 @@ def snapshot(path: str | os.PathLike[str], as_of: AsOf = None) -> Snapshot:
     if is_dataset(path):
         log = Log(absolute(os.fspath(path)))
         return snapshot_of(log, log.at(as_of))
+    return single(path, as_of)
+
+
+def single(path: str | os.PathLike[str], as_of: AsOf = None) -> Snapshot:
+    """Return a container, known to be one, as of now. Raises as `snapshot`. Cost: opens it."""
     if as_of not in (None, ""):
         raise ValueError(f"{os.fspath(path)}: a single container has no generations: as_of is for "
                          "a data set")  # fmt: skip

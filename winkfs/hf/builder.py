@@ -94,7 +94,12 @@ def builder_of(
             raise ValueError(f"{path}: has other columns than the splits before: name them")
         schema = mine
         parts[split] = list(found) or [None]
-    state = xxhash.xxh3_128_hexdigest(pickle.dumps((parts, schema), 5))
+    try:
+        state = xxhash.xxh3_128_hexdigest(pickle.dumps((parts, schema), 5))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        raise ValueError(
+            "on_error is a function of a module, which workers find by its name"
+        ) from None
     return WinkBuilder(
         cache_dir=cache_dir, dataset_name="winkfs", parts=parts, schema=schema, features=features,
         state=state,

@@ -15,6 +15,7 @@ from winkfs.units import as_int
 if TYPE_CHECKING:
     import datasets
 
+    from winkfs.arrow.reading import OnError
     from winkfs.hf.builder import WinkBuilder
     from winkfs.registry import AsOf
     from winkfs.units import Time
@@ -35,6 +36,7 @@ def iterable(
     as_of: AsOf | None = None,
     batch_bytes: int = BATCH_BYTES,
     features: datasets.Features | None = None,
+    on_error: OnError = "raise",
 ) -> datasets.IterableDataset:
     """Return the files of a store as an IterableDataset, at the state of this call.
 
@@ -43,13 +45,15 @@ def iterable(
               are fewer files
     as_of     see `winkfs.open`
     features  to which the columns are cast, such as datasets.Image() for content; None: as they are
+    on_error  of a damaged file: "raise"; "skip": it is left out, with a DamageWarning; or a
+              function of a module, called with a line for each, where it is read
     raises    what `winkfs.open` raises; ValueError; Refusal without datasets
     cost      positions of the files, no content. `state_dict` resumes exactly, and reads the part
               of a shard before that place again
     """
     found = _builder(
-        {"train": path}, columns, shards, as_of, features, None, where=where, prefix=prefix,
-        since=since, until=until, batch_bytes=batch_bytes,
+        {"train": path}, columns, shards, as_of, features, None, on_error, where=where,
+        prefix=prefix, since=since, until=until, batch_bytes=batch_bytes,
     )  # fmt: skip
     return found.as_streaming_dataset(split="train")
 
@@ -71,6 +75,7 @@ def load_dataset(
     num_proc: int | None = None,
     cache_dir: str | None = None,
     keep_in_memory: bool = False,
+    on_error: OnError = "raise",
 ) -> Any:
     """Return stores as `datasets.load_dataset` returns other files.
 
@@ -84,7 +89,7 @@ def load_dataset(
     """
     paths = dict(path) if isinstance(path, Mapping) else {"train": path}
     found = _builder(
-        paths, columns, shards, as_of, features, cache_dir, where=where, prefix=prefix,
+        paths, columns, shards, as_of, features, cache_dir, on_error, where=where, prefix=prefix,
         since=since, until=until, batch_bytes=batch_bytes,
     )  # fmt: skip
     asked = {word.partition("[")[0] for word in (split or "all").split("+")}
@@ -118,10 +123,10 @@ def _empty(builder: WinkBuilder) -> Any:
 
 def _builder(
     paths: Mapping[str, Any], columns: Sequence[str] | None, shards: int, as_of: Any, features: Any,
-    cache_dir: str | None, **options: Any,
+    cache_dir: str | None, on_error: OnError, **options: Any,
 ) -> WinkBuilder:  # fmt: skip
     need("datasets", "winkfs.hf", "hf")
-    need_arrow()
+    options["problem"] = need_arrow().problem_of(on_error)
     from winkfs.hf.builder import builder_of
 
     if not paths:

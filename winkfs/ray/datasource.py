@@ -21,6 +21,7 @@ from ray.data.block import BlockMetadata  # noqa: E402
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from winkfs.arrow.reading import OnError
     from winkfs.units import Time
 
 
@@ -35,6 +36,8 @@ class WinkDatasource(Datasource):  # type: ignore[misc]  # Ray is not typed for 
     evaluated on the catalog as far as `where` can, and on the batches. The arguments are those of
     `Reader.to_batches` and `winkfs.open`.
 
+    on_error  of a damaged file: "raise"; "skip": it is left out, with a DamageWarning in the task;
+              or a function that is called with a line for each, in the task
     raises  what `winkfs.open` raises; ValueError; Refusal without pyarrow
     """
 
@@ -49,20 +52,22 @@ class WinkDatasource(Datasource):  # type: ignore[misc]  # Ray is not typed for 
         until: Time | None = None,
         as_of: AsOf | None = None,
         batch_bytes: int = BATCH_BYTES,
+        on_error: OnError = "raise",
     ) -> None:
         super().__init__()
-        need_arrow()
+        problem = need_arrow().problem_of(on_error)
         self._projection_map: dict[str, str] | None = None
         self._predicate_expr: Any = None
         self._path, self._as_of, self._where = absolute(os.fspath(path)), as_of, where
         self._options: dict[str, Any] = {
             "prefix": prefix, "since": since, "until": until, "batch_bytes": batch_bytes,
+            "problem": problem,
         }  # fmt: skip
         with self._open() as reader:
             if as_of is None:  # of a data set
                 self._as_of = getattr(reader, "generation", None)
             schema = reader.to_batches(columns, where=where, **self._options).schema
-            self._typed = reader.columns
+            self._typed, self._filters = reader.columns, reader.takes_where
         self._schema: pa.Schema = schema
 
     def _open(self) -> Reader:
@@ -85,7 +90,8 @@ class WinkDatasource(Datasource):  # type: ignore[misc]  # Ray is not typed for 
             names = [name for name in names if name in self._projection_map]
         predicate = self._predicate_expr
         also = sorted(columns_of(predicate) - {*names}) if predicate is not None else []
-        text = condition(predicate, self._typed) if predicate is not None else None
+        pushed = predicate is not None and self._filters
+        text = condition(predicate, self._typed) if pushed else None
         conditions = [f"({each})" for each in (self._where, text) if each]
         return names, [*names, *also] or ["size"], " and ".join(conditions) or None
 

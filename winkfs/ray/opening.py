@@ -14,7 +14,8 @@ def read(
 ) -> Any:  # fmt: skip
     """Return the files of a store as a Dataset of Ray.
 
-    columns, options     see `WinkDatasource`: where, prefix, since, until, as_of, batch_bytes
+    columns, options     see `WinkDatasource`: where, prefix, since, until, as_of, batch_bytes,
+                         on_error
     override_num_blocks  number of tasks; concurrency, ray_remote_args: see
                          `ray.data.read_datasource`
     raises               as `winkfs.open`; ValueError; Refusal without Ray

@@ -24,7 +24,7 @@ from winkformats.disk.schemes import is_far
 from winkfs.archive.items import Note, Notes
 from winkfs.container.container import Container
 from winkfs.dataset.reading import DatasetReading
-from winkfs.errors import IsDirectory, NotDirectory, Refusal
+from winkfs.errors import IsDirectory, NotDirectory, Refusal, held_back
 from winkfs.names import Name, to_path
 from winkfs.reader import BATCH_BYTES, Reader, need_arrow
 from winkfs.registry import AsOf, open_silently
@@ -158,9 +158,11 @@ def export(
                 sink.put(batch, report)
                 count(batch.num_rows)
             sink.end(report)
-            outputs.publish()
+            with held_back():  # all names, or none
+                outputs.publish()
         finally:
-            outputs.abort()
+            with held_back():
+                outputs.abort()
     return report
 
 

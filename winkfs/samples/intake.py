@@ -40,7 +40,7 @@ from winkfs.container.ondisk.typed import (
 )
 from winkfs.entry import FileType
 from winkfs.errors import need
-from winkfs.names import MAX_NAME, to_bytes, to_name
+from winkfs.names import MAX_NAME, names_in, to_bytes, to_name
 from winkfs.samples import mds, webdataset
 from winkfs.units import NAMED
 
@@ -380,7 +380,8 @@ class MdsSamples:
     def _files(self, number: int, values: list[memoryview], mtime: int) -> Iterator[Row]:
         name = self._stem + b"%06d" % number
         if self._path is not None:
-            name = to_name(bytes(values[self._path]))
+            column = self._shard.columns[self._path].name
+            name = names_in(column, [bytes(values[self._path])])[0]
         if not _is_name(name):
             what = f"sample {number}: its path has {len(name):,} bytes"
             what += ", or NUL in it" if b"\0" in name else f": 1 to {MAX_NAME:,} are possible"

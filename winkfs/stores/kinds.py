@@ -263,7 +263,7 @@ register(
             "verify": "winkfs.container.verify:verify",
             "reindex": "winkfs.container.reindex:reindex",
             "mount": "winkfs.mounting.appendonly:mount",
-            "shards": "winkfs.dataset.snapshot:snapshot",
+            "shards": "winkfs.dataset.snapshot:single",
             "pack": "winkfs.archive.pack:pack",
         },
         folder=False,

@@ -468,9 +468,10 @@ class ObjectStorage(Storage):
         """Return the requests for what is neither in memory nor in the cache of some ranges."""
         missing, cache = self._missing(ranges), self._cache()
         if missing and cache is not None:
-            for part in missing:
-                for start, data in cache.pieces(self._held.identity, *part):
-                    self._held.add(start, data)
+            for low, high in missing:
+                for part in self._missing([(low, high)]):  # a piece may have had several ranges
+                    for start, data in cache.pieces(self._held.identity, *part):
+                        self._held.add(start, data)
             missing = self._missing(missing)
         return joined(missing)
 
@@ -597,7 +598,8 @@ class AheadReader(BulkReader):
     def __init__(self, get: Callable[[int, int], bytes], start: int, stop: int, name: str) -> None:
         super().__init__(lambda into, offset: 0, None)
         self._name = name
-        self._get, self._next, self._stop, self._ahead = get, start, stop, 0
+        self._get, self._next, self._stop, self._limit = get, start, stop, stop
+        self._ahead = self._least = 0  # requests before the one that is waited for
         self._waiting: OrderedDict[Range, Future[bytes]] = OrderedDict()
 
     def read(self, offset: int, length: int) -> memoryview:
@@ -609,10 +611,11 @@ class AheadReader(BulkReader):
                 future.cancel()
                 del self._waiting[part]
         if self._next < offset:  # nothing between was wanted
-            self._next, self._ahead = offset, 0
+            self._next, self._ahead = offset, self._least
         until = min(stop + self._ahead * AHEAD_BYTES, self._stop)
+        last = self._stop if self._ahead else until
         while self._next < until:
-            part = self._next, min(self._next + AHEAD_BYTES, until)
+            part = self._next, self._end(last)
             self._waiting[part] = submit(self._get, *part)
             self._next = part[1]
         self._ahead = min(2 * self._ahead + 1, AHEAD)
@@ -622,6 +625,22 @@ class AheadReader(BulkReader):
             if low < stop
         ]
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+
+    def _end(self, last: int) -> int:
+        """Return where the next request ends; one for a small rest would cost more than it."""
+        end = self._next + AHEAD_BYTES
+        return last if last - end < AHEAD_BYTES // WASTED else end
+
+    def expect(self, start: int, stop: int) -> bool:
+        new = self._next == start and not self._waiting
+        held = any(low <= start < high for low, high in self._waiting)
+        if not (new or held or 0 <= start - self._next <= AHEAD_BYTES // WASTED):
+            return False
+        if not new:  # what has gone on so far goes on, in whole requests
+            stop = self._next + -(-(stop - self._next) // AHEAD_BYTES) * AHEAD_BYTES
+        self._stop = min(max(stop, self._next), self._limit)
+        self._least = self._ahead = AHEAD
+        return True
 
     def close(self) -> None:
         for future in self._waiting.values():

@@ -286,6 +286,11 @@ class BulkReader:
         self._seen = (offset, offset + got)
         return self._buffer[:got]
 
+    def expect(self, start: int, stop: int) -> bool:
+        """Announce that nearly all of [start, stop) will be read -> whether the pass goes on there.
+        Only one over an object asks ahead."""
+        return False
+
     def close(self) -> None:
         """Drop the last piece."""
         if self._drop:

@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from winkformats.arrays import Int64
+from winkformats.disk.objects import WASTED
+from winkformats.disk.schemes import is_far
 from winkfs.arrow.pieces import POS_BITS, Piece, batch_ranges
+from winkfs.container.table import EMPTY
 from winkfs.dataset.shard import Shard
 from winkfs.names import DATA
 from winkfs.remote.find import links_to
@@ -266,7 +269,11 @@ class Fetch:
 
 
 class _Task:
-    """The open containers of a task."""
+    """The open containers of a task.
+
+    passes  containers that are far whose rows in the batch at hand are read in a pass, by number:
+            the range that has them, until it is announced
+    """
 
     def __init__(self, fetch: Fetch) -> None:
         from winkfs.arrow.held import Held
@@ -277,6 +284,8 @@ class _Task:
             accept(json.loads(zlib.decompress(places.links)))
         self.names = zlib.decompress(places.names).decode("utf-8", "surrogateescape").split("\0")
         self.held = Held(verify=fetch.verify)
+        self.passes: dict[int, tuple[int, int] | None] = {}
+        self._last: Contents | None = None  # whose pass may have bytes in memory
 
     def contents(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         """Yield the contents of rows, in as many arrays as `batch` bytes allow."""
@@ -289,6 +298,7 @@ class _Task:
                 missing = None
                 if columns[0].null_count:
                     missing = ~arrays.bools(columns[0].is_valid())
+                self._expect(ref, pointer, size, missing)
                 weights = np.where(size <= largest, size, 0) + ROW_BYTES
                 for at, stop in batch_ranges(weights, self.fetch.batch):
                     part = slice(at, stop)
@@ -347,17 +357,56 @@ class _Task:
         from winkfs.arrow.rows import SLACK
 
         contents = self._opened(number)
-        ends, storage = pointer + size + SLACK, contents.store.kv.storage
-        if storage.far:
-            plain = pointer > 0  # others are read by their inodes
-            storage.fetch(zip(pointer[plain].tolist(), ends[plain].tolist(), strict=True))
+        if contents.store.kv.storage.far:
+            self._bring(number, contents, pos, pointer, size)
         elif contents.mapped:
-            low, high = int(pointer.min()), int(ends.max())
+            low, high = int(pointer.min()), int((pointer + size).max()) + SLACK
             if low > 0 and high - low <= MAX_MAPPED:
                 contents.window(low, high - low)
         found = contents.read(pos, pointer, size)
         contents.drop()
         return found
+
+    def _expect(self, ref: Int64, pointer: Int64, size: Int64, missing: Any) -> None:
+        """Find the passes of rows, before they are read."""
+        self.passes = {}
+        wanted = (size <= self.fetch.largest) & (pointer != EMPTY)
+        if missing is not None:
+            wanted &= ~missing
+        shard = ref[wanted] >> POS_BITS
+        for number in np.unique(shard).tolist():
+            if not is_far(self.names[number]):
+                continue
+            rows = np.flatnonzero(wanted)[shard == number]
+            low, high = _places(ref[rows] & POS_MASK, pointer[rows], size[rows])
+            if (low[1:] < low[:-1]).any():
+                continue
+            ends = np.maximum.accumulate(high)
+            begin, end = max(int(low[0]), 0), int(ends[-1])
+            gaps = int(np.maximum(low[1:] - ends[:-1], 0).sum())
+            if gaps * WASTED <= end - begin - gaps:
+                self.passes[number] = begin, end
+
+    def _bring(
+        self, number: int, contents: Contents, pos: Int64, pointer: Int64, size: Int64
+    ) -> None:
+        """Request what is read of an object: all from the first row to the last in a pass, or the
+        rows alone."""
+        if contents is not self._last and self._last is not None:
+            self._last.end_pass()
+        self._last = contents
+        some = pointer != EMPTY
+        low, high = _places(pos[some], pointer[some], size[some])
+        if not len(low):
+            return
+        if number not in self.passes:
+            contents.store.kv.storage.fetch(zip(low.tolist(), high.tolist(), strict=True))
+            return
+        if (announced := self.passes[number]) is not None:
+            contents.expect(*announced)
+            self.passes[number] = None
+        first, last = max(int(low.min()), 0), int(high.max())
+        contents.window(first, last - first)
 
     def _opened(self, number: int) -> Contents:
         places = self.places
@@ -395,6 +444,17 @@ class _Task:
             len(found), pa.string()
         )  # fmt: skip
         return pa.StructArray.from_arrays([found, texts], ["content", "error"])
+
+
+def _places(pos: Int64, pointer: Int64, size: Int64) -> tuple[Int64, Int64]:
+    """Return the ranges of files in a data file: of plain contents, and of inodes, with a content
+    that is not large before them."""
+    from winkfs.arrow.rows import DENSE, SLACK
+    from winkfs.container.survey import MAX_BATCH_ENTRY
+
+    plain = pointer > EMPTY
+    low = np.where(plain, pointer, np.maximum(pos - np.minimum(size, DENSE), 0))
+    return low, np.where(plain, pointer + size + SLACK, pos + MAX_BATCH_ENTRY)
 
 
 # --- advice ---

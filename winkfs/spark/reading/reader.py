@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from winkfs.arrow.named import FoundStore
     from winkfs.dataset.shard import Shard
 
 
@@ -75,10 +76,13 @@ class FilteringReader(WinkfsReader):
         return filters
 
 
-def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
+def partitions(
+    options: Options, *, contents: bool, stores: list[FoundStore] | None = None
+) -> list[Scan | Ordered]:
     """Return the tasks of a scan.
 
     contents  whether contents are read, not only metadata
+    stores    those of the options, if they are known
     raises    NoSuchFile, StalePlan, ValueError, FormatError, OSError
     cost      without a selection only reads the manifest; with one, see `select` for each shard
               that may have such files by its names and mtimes in the manifest
@@ -91,7 +95,8 @@ def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
         worth_opening,
     )
 
-    stores = stores_of(options.sources)
+    if stores is None:
+        stores = stores_of(options.sources)
     if options.changes:
         from winkfs.spark.reading.selected import changes
 
@@ -147,12 +152,13 @@ def numbered(options: Options) -> list[Scan | Ordered]:
     in the plan, see `lazy.Places`. A whole scan has tasks of at most TASK_CONTENT bytes."""
     from winkfs.spark.reading.stores import shards_of, stores_of
 
-    shards = [shard for shard, _ in shards_of(stores_of(options.sources), options.as_of)]
+    stores = stores_of(options.sources)
+    shards = [shard for shard, _ in shards_of(stores, options.as_of)]
     if options.selection.everything and options.split is None:
         content = sum(shard.record.size for shard in shards)
         options = replace(options, partitions=max(options.partitions, content // TASK_CONTENT))
     numbers = {shard.base: number for number, shard in enumerate(shards)}
-    tasks = partitions(options, contents=False)
+    tasks = partitions(options, contents=False, stores=stores)
     for task in tasks:
         task.pieces = tuple(replace(piece, number=numbers[piece.base]) for piece in task.pieces)
     return tasks

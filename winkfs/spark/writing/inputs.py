@@ -43,7 +43,7 @@ from winkfs.container.ondisk.inode import check_directory, check_ftype
 from winkfs.container.ondisk.typed import Texts, check_schema, decimal_of
 from winkfs.entry import FileType
 from winkfs.errors import FileExists
-from winkfs.names import MARK, to_name, to_path
+from winkfs.names import MARK, names_in, to_path
 from winkfs.spark.reading.options import (
     IN_TABLES,
     TYPED,
@@ -231,7 +231,7 @@ class Inputs:
         for start, stop in batch_ranges(np.diff(at), WRITE_BYTES, BATCH_ROWS):
             some: list[bytes] = names.slice(start, stop - start).to_pylist()
             if not self.raw and MARK in bytes(name_bytes[name_at[start] : name_at[stop]]):
-                some = list(map(to_name, some))
+                some = names_in("path", some)
             ends = at[start : stop + 1].tolist()
             data = list(map(content.__getitem__, map(slice, ends[:-1], ends[1:])))
             ftypes, modes = self._kinds(batch, some, data, start, stop)
