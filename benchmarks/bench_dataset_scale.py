@@ -151,7 +151,8 @@ def plan_of_all(root: str, count: int) -> str:
 
 
 def commit(root: str, count: int) -> int:
-    from winkfs.dataset.transaction import ShardWriter, begun
+    from winkfs.dataset.shardwriter import ShardWriter
+    from winkfs.dataset.transaction import begun
 
     with begun(root, "append") as transaction:
         writer = ShardWriter(transaction, "00000", ao=False)

@@ -16,7 +16,8 @@ from winkfs.dataset.dataset import open
 from winkfs.dataset.hidden import refuse_changed
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log
-from winkfs.dataset.transaction import ShardWriter, begin
+from winkfs.dataset.shardwriter import ShardWriter
+from winkfs.dataset.transaction import begin
 from winkfs.errors import DatasetConflict
 
 

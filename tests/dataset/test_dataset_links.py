@@ -10,9 +10,10 @@ import data_sets
 import pytest
 from data_sets import root as root
 
+from winkfs.dataset.jobfolder import JOB_MARK
 from winkfs.dataset.maintain import vacuum
 from winkfs.dataset.manifest import Log
-from winkfs.dataset.transaction import JOB_MARK, begin
+from winkfs.dataset.transaction import begin
 from winkfs.errors import Refusal
 
 

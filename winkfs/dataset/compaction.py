@@ -29,12 +29,14 @@ from winkfs.container.ondisk.compressed import COMPRESSED, NONE, level_for, leve
 from winkfs.container.ondisk.inode import ATTRS, Attrs
 from winkfs.container.ondisk.typed import Schema, recorded
 from winkfs.container.scan import SpecialEntry, scan
+from winkfs.dataset.jobfolder import remove_scratch
 from winkfs.dataset.manifest import Log, root_of
 from winkfs.dataset.reading import Handles
 from winkfs.dataset.records import ShardRecord, union
 from winkfs.dataset.shard import Shard, tombstones
+from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot, snapshot_of
-from winkfs.dataset.transaction import ShardWriter, Transaction, begun, remove_scratch
+from winkfs.dataset.transaction import Transaction, begun
 from winkfs.entry import Entry, default_mode
 from winkfs.errors import DatasetConflict, StalePlan
 from winkfs.names import inode_key, to_bytes

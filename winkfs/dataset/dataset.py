@@ -19,7 +19,8 @@ from winkfs.dataset.manifest import AsOf
 from winkfs.dataset.manifest import create as create_log
 from winkfs.dataset.reading import DatasetReading, checked
 from winkfs.dataset.records import union
-from winkfs.dataset.transaction import ShardWriter, Transaction, begin
+from winkfs.dataset.shardwriter import ShardWriter
+from winkfs.dataset.transaction import Transaction, begin
 from winkfs.entry import Entry, FileType
 from winkfs.errors import Busy, DatasetConflict, FileExists, NoSuchFile, NotAllowed, ReadOnly
 from winkfs.names import Name, to_bytes, to_str

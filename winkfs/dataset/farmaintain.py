@@ -18,9 +18,9 @@ from functools import cache
 from winkformats.disk.objects import ObjectDirectory
 from winkformats.errors import CorruptError, FormatError
 from winkfs.dataset.folder import LATEST, FarFolder, far_files
+from winkfs.dataset.jobfolder import JOB_MARK
 from winkfs.dataset.manifest import Log, next_manifest
 from winkfs.dataset.records import Manifest, State, Whole
-from winkfs.dataset.transaction import JOB_MARK
 from winkfs.errors import StalePlan
 from winkfs.names import DATA
 

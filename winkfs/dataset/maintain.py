@@ -39,6 +39,7 @@ from winkfs.dataset.farmaintain import repair as repair_far
 from winkfs.dataset.farmaintain import vacuum as vacuum_far
 from winkfs.dataset.folder import COPY, MANIFEST, Folder
 from winkfs.dataset.hidden import HIDDEN
+from winkfs.dataset.jobfolder import JOB_MARK, remove, sweep
 from winkfs.dataset.manifest import (
     CHECKPOINT_INTERVAL,
     PENDING,
@@ -49,7 +50,7 @@ from winkfs.dataset.manifest import (
 )
 from winkfs.dataset.records import Manifest, ShardRecord, State
 from winkfs.dataset.shard import copy_bytes, described
-from winkfs.dataset.transaction import JOB_MARK, Transaction, begun, remove, sweep
+from winkfs.dataset.transaction import Transaction, begun
 from winkfs.dataset.verify import listed, orphans
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import FILES, MANIFESTS, SUFFIXES, TEMPORARIES, base_of

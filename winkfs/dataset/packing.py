@@ -46,7 +46,8 @@ from winkfs.dataset.dataset import open as open_dataset
 from winkfs.dataset.manifest import Log, discard_empty, is_dataset
 from winkfs.dataset.manifest import root_of as path_of
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.transaction import ShardWriter, Transaction, begun
+from winkfs.dataset.shardwriter import ShardWriter
+from winkfs.dataset.transaction import Transaction, begun
 from winkfs.dataset.workers import Send, in_processes
 from winkfs.errors import FileExists, NoSuchFile
 from winkfs.names import excluder, to_bytes

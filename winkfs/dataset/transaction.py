@@ -15,34 +15,39 @@ After a failed fsync it is unknown what reached the disk, and the next fsync may
 data is lost. So a commit that is tried again rewrites what it finds: the folder JOB, with new names
 for its files, or the manifest.
 
-`ShardWriter` writes one container of a transaction, with the names that it deletes from older
-shards. The module imports little, because Spark commits in a process of its own.
+The module imports little, because Spark commits in a process of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any
 
 from winkformats.disk.paths import absolute, directory_of, is_directory, locate
 from winkformats.disk.schemes import is_far
-from winkformats.disk.storage import Directory, FileType, replacing
+from winkformats.disk.storage import Directory, FileType
 from winkformats.errors import FormatError
 from winkfs.dataset.folder import FarFolder, Folder, check_commits, far_files, tried
 from winkfs.dataset.hidden import fresh_rows, refuse_changed
+from winkfs.dataset.jobfolder import (
+    JOB_MARK,
+    mark,
+    put_mark,
+    remove,
+    remove_scratch,
+    scratch_of,
+    sweep,
+    uploaded,
+)
 from winkfs.dataset.manifest import PENDING, Log, create, new_job, next_manifest
 from winkfs.dataset.records import (
     JOB,
     REWRITES,
-    WRITER,
     Manifest,
     ShardRecord,
     State,
@@ -50,20 +55,14 @@ from winkfs.dataset.records import (
     misfit,
     union,
 )
-from winkfs.dataset.shard import copy_bytes, survey
-from winkfs.errors import DatasetConflict, FileExists, Refusal, StalePlan, held_back
-from winkfs.names import DATA, FILES, MANIFESTS
+from winkfs.dataset.shard import survey
+from winkfs.errors import DatasetConflict, FileExists, StalePlan, held_back
+from winkfs.names import FILES, MANIFESTS
 
 if TYPE_CHECKING:
     from winkfs.container.container import Container
 
-JOB_MARK: Final = "_job"  # file that marks a folder as that of a job; vacuum enters no others
-UPLOADED: Final = (".cat", ".time", DATA)  # files of a shard on object storage
 Streams = Mapping[str, int]
-LOST: Final = (
-    "the disk failed, and of what was put since the last commit some is lost: abort, and put the "
-    "files again"
-)
 
 
 def begin(
@@ -192,7 +191,7 @@ class Transaction:
             return
         directory = directory_of(self.root)
         directory.mkdir(f"{PENDING}/{self.job}")
-        _mark(directory, f"{PENDING}/{self.job}")
+        mark(directory, f"{PENDING}/{self.job}")
 
     def attempt(self, name: str) -> str:
         """Return the BASE of the container that an attempt is to create.
@@ -238,7 +237,7 @@ class Transaction:
         directory, name = locate(base)
         directory.unlink(f"{name}.lock")
         if self.far:
-            record = _uploaded(self.root, base, record)
+            record = uploaded(self.root, base, record)
         return record
 
     # --- the end ---
@@ -422,7 +421,7 @@ class Transaction:
         root, pending = directory_of(self.root), f"{PENDING}/{self.job}"
         if is_directory(self.pending):
             self._check_there(self.pending, records)
-            _mark(root, pending)  # `vacuum` takes the time of this file as that of the job
+            mark(root, pending)  # `vacuum` takes the time of this file as that of the job
             root.rename(pending, self.job)
         else:  # after a failed attempt to commit
             self._check_there(self.folder, records)
@@ -440,7 +439,7 @@ class Transaction:
         """Replace the folder of the job by a new one, with new links to all its files."""
         name = f"{PENDING}/{self.job}.{secrets.token_hex(4)}"
         root.mkdir(name)
-        _mark(root, name)
+        mark(root, name)
         with root.subdirectory(self.job) as folder:
             for entry in folder.list():
                 info = folder.info(entry)
@@ -459,95 +458,9 @@ class Transaction:
                 raise StalePlan(what, f"{folder}/{name}")
 
 
-# --- on object storage ---
-
-_scratches: dict[tuple[str, int], str] = {}  # by job and process
-
-
 def _tried(root: str, job: str) -> bool:
     """Return whether this process has put a manifest of a job, and it may be there."""
     return (f"{root}/{MANIFESTS}", job) in tried
-
-
-def scratch_of(job: str) -> str:
-    """Return the folder of this machine where this process writes the containers of a job."""
-    key = job, os.getpid()
-    if key not in _scratches:
-        _scratches[key] = tempfile.mkdtemp(prefix="winkfs-")
-    return _scratches[key]
-
-
-def remove_scratch(job: str) -> None:
-    """Remove what this process has written for a job, and not uploaded."""
-    if folder := _scratches.pop((job, os.getpid()), None):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def put_mark(root: str, job: str, base: int) -> None:
-    """Put the mark of a job. Raises FileExistsError; OSError."""
-    files, name = far_files(root), f"{job}/{JOB_MARK}"
-    mark = {"base": base, "writer": WRITER, "id": secrets.token_hex(8)}
-    data = json.dumps(mark).encode()
-    try:
-        files.put(name, data, absent=True)
-    except OSError as error:  # its answer can be lost
-        if list(files.read_whole([name])) != [data]:
-            if isinstance(error, FileExistsError):
-                raise FileExists("that job was begun already", f"{root}/{job}") from None
-            raise
-
-
-def _uploaded(root: str, base: str, record: ShardRecord) -> ShardRecord:
-    """Upload a container of this machine, and remove it here -> its record."""
-    from winkfs.container.datafile import remove_files
-
-    files, etag = far_files(root), ""
-    for suffix in UPLOADED:
-        if os.path.exists(base + suffix):
-            etag = files.put_file(record.path + suffix, base + suffix).etag
-    remove_files(base)
-    with contextlib.suppress(OSError):  # others are written there
-        os.rmdir(os.path.dirname(base))
-        _scratches.pop((record.path.partition("/")[0], os.getpid()), None)
-    return replace(record, etag=etag)
-
-
-def sweep(root: str, job: str) -> None:
-    """Remove the uncommitted files of a job, ignoring errors of the disk.
-
-    The folder is renamed first, so that an attempt that is still running cannot write into it.
-    """
-    swept = f"{job}.{secrets.token_hex(4)}"
-    with contextlib.suppress(OSError), directory_of(root).subdirectory(PENDING) as pending:
-        pending.rename(job, swept)
-        remove(pending, swept)
-
-
-def sweep_all(root: str, prefix: str) -> None:
-    """Sweep all jobs whose names begin with `prefix`; on object storage `vacuum` removes them."""
-    if is_far(root):
-        return
-    with contextlib.suppress(OSError), directory_of(root).subdirectory(PENDING) as pending:
-        for name in pending.list():
-            if name.startswith(prefix):
-                sweep(root, name)
-
-
-def remove(folder: Directory, name: str) -> None:
-    """Remove a file or a folder, ignoring errors: another process may remove it, too."""
-    with contextlib.suppress(OSError):
-        info = folder.info(name)
-        if info is not None and info.kind is FileType.DIRECTORY:
-            folder.remove_tree(name)
-        else:
-            folder.unlink(name)
-
-
-def _mark(root: Directory, job: str) -> None:
-    """Create, or replace, the file that marks a folder as that of a job."""
-    root.unlink(f"{job}/{JOB_MARK}")
-    root.create_new(f"{job}/{JOB_MARK}").close()
-    root.take_after(job)
 
 
 def _batch_done(state: State, streams: Streams | None) -> int | None:
@@ -556,125 +469,3 @@ def _batch_done(state: State, streams: Streams | None) -> int | None:
     if not known or any(k[0] < b for k, b in zip(known, (streams or {}).values(), strict=True)):
         return None
     return max(generation for _, generation in known)
-
-
-class ShardWriter:
-    """One container of an attempt. A `with` block that is left by an exception abandons it.
-
-    container  open for writing until `finish` has completed it
-    gone       names that it deletes from shards of lower ranks, unless it has a file of that name
-    complete   whether all is written: nothing more can be added
-    """
-
-    def __init__(self, transaction: Transaction, name: str, **settings: Any) -> None:
-        """Create the container; `settings`: see `Transaction.create`.
-
-        raises  StalePlan if the job is over; OSError
-        """
-        self._transaction = transaction
-        self.container: Container = transaction.create(name, **settings)
-        self.container.follow_files()
-        self.gone: set[bytes] = set()
-        self.complete = False
-        self._tried = False
-        self._tombs_at = 0
-        self._record: ShardRecord | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *exc: object) -> None:
-        if kind is not None:
-            self.abandon()
-
-    @property
-    def size(self) -> int:
-        """Current size of the container, bytes."""
-        return self.container.store.kv.end
-
-    @property
-    def empty(self) -> bool:
-        """True if there is nothing to publish."""
-        # After a failed `finish` the container may not show what was put.
-        return not self._tried and not self.gone and not len(self.container)
-
-    def copy(self, source: Container, name: bytes, new: bytes) -> None:
-        """Copy a file with all its metadata except the FILEID. Raises CorruptError; OSError."""
-        from winkfs.container.copier import FileCopier  # not needed for a commit alone
-
-        key = source.key(name)
-        with source.lock:
-            copier = FileCopier(source.settled(), self.container)
-            pos, inode = source.files.inode(key)
-            copier.copy(pos, inode, source.files.attrs(key), source.key(new))
-
-    def check(self) -> None:
-        """Raise Refusal if nothing can be added, after a failed `finish`."""
-        if self._lost:
-            raise Refusal(LOST, self.container.base)
-        if self.complete:
-            what = "the last sync failed: sync again, or abort, before going on"
-            raise Refusal(what, self.container.base)
-
-    def finish(self) -> ShardRecord:
-        """Close it -> its record. Raises OSError; then call it again, or `abandon`."""
-        if self._record is None:
-            again, self._tried = self._tried, True
-            if not self.complete:
-                self._complete()
-            if again:
-                self._rewrite()
-            self._record = self._transaction.seal(self.container.base, self._tombs_at)
-        return self._record
-
-    @property
-    def _lost(self) -> bool:
-        """True if a write or a sync has failed, so that files are missing from the container."""
-        return not self.complete and (self.container.losses > 0 or not self.container.writable)
-
-    def _complete(self) -> None:
-        """Write everything to the container, make it durable, and close it."""
-        if self._lost:
-            raise Refusal(LOST, self.container.base)
-        try:
-            gone = [name for name in sorted(self.gone) if name not in self.container]
-            # At the end, and again after a failed attempt, whose tombstones do not count.
-            self._tombs_at = self.container.append_tombstones(gone) if gone else 0
-            self.container.save_catalog()
-        except OSError as error:
-            if self._lost:
-                raise Refusal(LOST, self.container.base, number=error.errno) from None
-            raise
-        self.complete = True
-        self.container.close()
-
-    def _rewrite(self) -> None:
-        """Write all files once more after a failed attempt, because unsynced data may be lost.
-
-        raises  Refusal if data was lost
-        """
-        from winkfs.container.container import open as open_container
-        from winkfs.container.verify import verify
-
-        base = self.container.base
-        directory, name = locate(base)
-        for suffix in FILES:
-            if not directory.exists(name + suffix):
-                continue
-            with (
-                directory.open(name + suffix) as old,
-                replacing(directory, name + suffix, like=old, uncached=True) as new,
-            ):
-                copy_bytes(old, new)
-        open_container(base, "a").close()
-        if problems := verify(base).problems:
-            what = f"what was written was lost in a failed sync ({problems[0]}): put it again"
-            raise Refusal(what, base)
-
-    def abandon(self) -> None:
-        """Close the container without a sync, and remove it."""
-        from winkfs.container.datafile import remove_files
-
-        with contextlib.suppress(OSError):
-            self.container.abort()
-        remove_files(self.container.base)

@@ -16,11 +16,11 @@ from winkfs.container.verify import Report
 from winkfs.container.verify import verify as verify_container
 from winkfs.dataset.folder import COPY, FarFolder
 from winkfs.dataset.hidden import HIDDEN, hidden_rows, read_hidden
+from winkfs.dataset.jobfolder import JOB_MARK
 from winkfs.dataset.manifest import PENDING, Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard, described
 from winkfs.dataset.snapshot import snapshot_of
-from winkfs.dataset.transaction import JOB_MARK
 from winkfs.errors import Refusal
 from winkfs.units import NANO, time_text
 

@@ -18,7 +18,8 @@ from winkfs.container.arrow import kind_of_arrow
 from winkfs.container.ondisk.compressed import level_of
 from winkfs.container.ondisk.typed import check_schema
 from winkfs.dataset.manifest import new_job
-from winkfs.dataset.transaction import ShardWriter, Transaction, begin, join
+from winkfs.dataset.shardwriter import ShardWriter
+from winkfs.dataset.transaction import Transaction, begin, join
 from winkfs.errors import Refusal, need
 from winkfs.reader import need_arrow
 

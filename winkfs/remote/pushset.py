@@ -17,9 +17,9 @@ from winkfs.archive.copying import Progress
 from winkfs.dataset.checkpoint import put_hidden, put_parts
 from winkfs.dataset.folder import LATEST, FarFolder, check_commits, far_files
 from winkfs.dataset.hidden import hidden_of
+from winkfs.dataset.jobfolder import UPLOADED, put_mark
 from winkfs.dataset.manifest import Log, check_free, is_dataset, new_job, root_of
 from winkfs.dataset.records import Manifest, ShardRecord, State, Whole
-from winkfs.dataset.transaction import UPLOADED, put_mark
 from winkfs.errors import FileExists, StalePlan
 from winkfs.names import DATA, MANIFESTS
 from winkfs.remote.pushcontainer import Pushed, is_equal

@@ -198,7 +198,8 @@ def delete(
 def _delete_committed(spark: SparkSession, root: str, condition: str | Column) -> dict[str, int]:
     """Delete files of a data set: see `delete`."""
     from winkfs.dataset.dataset import open as open_dataset
-    from winkfs.dataset.transaction import ShardWriter, begun
+    from winkfs.dataset.shardwriter import ShardWriter
+    from winkfs.dataset.transaction import begun
 
     with open_dataset(root) as known:
         ao, seen = known.ao, known.generation

@@ -26,7 +26,8 @@ from winkfs.container.ondisk.typed import USER, to_value
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.dataset import open as open_dataset
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.transaction import ShardWriter, Transaction
+from winkfs.dataset.shardwriter import ShardWriter
+from winkfs.dataset.transaction import Transaction
 from winkfs.names import to_bytes
 
 NAMES_AT_ONCE: Final = 4096  # names looked up in the data set at a time

@@ -48,8 +48,9 @@ from winkformats.disk.paths import absolute, directory_of
 from winkfs.arrow import arrays
 from winkfs.arrow.arrays import layout
 from winkfs.dataset.manifest import check_free, is_dataset
+from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot, snapshot
-from winkfs.dataset.transaction import ShardWriter, begun
+from winkfs.dataset.transaction import begun
 from winkfs.errors import FileExists, NotAllowed
 from winkfs.names import to_path, to_str
 from winkfs.spark.jobs.reading import Kept, hashed, mapped, of_content, read

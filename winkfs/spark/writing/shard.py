@@ -23,7 +23,7 @@ from winkfs.container.bulk import NAME_LIMIT, BulkPut
 from winkfs.container.datafile import remove_files
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.container.ondisk.typed import Schema
-from winkfs.dataset.transaction import ShardWriter
+from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.entry import FileType
 from winkfs.errors import Refusal
 from winkfs.names import INODE, name_of

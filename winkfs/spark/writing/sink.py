@@ -35,11 +35,12 @@ from pyspark.sql.datasource import (
 
 from pyspark_winkfs import one_line
 from winkfs.dataset.hidden import hidden_of, hidden_rows
+from winkfs.dataset.jobfolder import sweep_all
 from winkfs.dataset.manifest import Log, create, is_dataset
 from winkfs.dataset.records import JOB, ShardRecord, State, misfit
 from winkfs.dataset.shard import NOTHING, Shard
 from winkfs.dataset.snapshot import snapshot
-from winkfs.dataset.transaction import Transaction, begin, sweep_all
+from winkfs.dataset.transaction import Transaction, begin
 from winkfs.errors import DatasetConflict
 from winkfs.names import name_of
 from winkfs.spark.reading.options import local_path, sql_of
