@@ -57,7 +57,7 @@ for base in BASES:
                       stream.num_shards == len(parts), str(table.features["mtime"].dtype)]))"""
 
 
-OWN = """import json, pickle
+OWN = """import json, pickle, warnings
 import datasets, winkfs, winkfs.hf
 from datasets.distributed import split_dataset_by_node
 def paths(found):
@@ -100,11 +100,19 @@ print(json.dumps([caught(call) for call in (
     lambda: winkfs.hf.iterable(base, shards=0))]))
 with winkfs.create("bad") as c:
     c.put("a", b"hello" * 100)
+    c.put("b", b"good")
 with open("bad.data", "r+b") as data:
     data.seek(data.read().index(b"hello"))
     data.write(b"jelly")
 print(json.dumps([caught(lambda: list(winkfs.hf.iterable("bad"))),
-                  caught(lambda: winkfs.hf.load_dataset("bad"))]))"""
+                  caught(lambda: winkfs.hf.load_dataset("bad"))]))
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    left = paths(winkfs.hf.iterable("bad", on_error="skip"))
+    left += paths(winkfs.hf.load_dataset("bad", split="train", on_error="skip"))
+print(json.dumps([left, sorted({each.category.__name__ for each in warned}),
+                  caught(lambda: winkfs.hf.iterable("bad", on_error=lambda line: None)),
+                  caught(lambda: winkfs.hf.iterable("bad", on_error="leave"))]))"""
 
 
 KINDS = ("container", "data set")
@@ -149,3 +157,10 @@ def test_stores_that_are_refused_or_damaged(answers: list[Any]) -> None:
     assert [kind for kind, _ in answers[8]] == kinds
     assert [kind for kind, _ in answers[9]] == ["CorruptError"] * 2
     assert all("\n" not in line for _, line in answers[8] + answers[9])
+
+
+def test_damaged_files_by_choice(answers: list[Any]) -> None:
+    left, warned, *refused = answers[10]
+    assert left == ["b", "b"] and "DamageWarning" in warned
+    assert [kind for kind, _ in refused] == ["ValueError"] * 2
+    assert "function of a module" in refused[0][1] and "'leave'" in refused[1][1]

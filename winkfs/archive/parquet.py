@@ -47,8 +47,12 @@ NO_VALUE: Final = "column {}: a value that does not fit {}, so it is null"
 
 @dataclass(frozen=True, slots=True)
 class ParquetColumns:
-    """Names of the columns of a Parquet file. path: see `names_in`. mtime: a timestamp, a text in
-    ISO 8601, or a number of seconds, milli-, micro- or nanoseconds since 1970; "": there is none."""
+    """Names of the columns of a Parquet file.
+
+    path    see `names.names_in`
+    mtime   a timestamp, a text in ISO 8601, or a number of seconds, milli-, micro- or nanoseconds
+            since 1970; "": there is none
+    """
 
     path: str = "path"
     content: str = "content"

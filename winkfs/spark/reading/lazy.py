@@ -378,14 +378,8 @@ class _Task:
             if not is_far(self.names[number]):
                 continue
             rows = np.flatnonzero(wanted)[shard == number]
-            low, high = _places(ref[rows] & POS_MASK, pointer[rows], size[rows])
-            if (low[1:] < low[:-1]).any():
-                continue
-            ends = np.maximum.accumulate(high)
-            begin, end = max(int(low[0]), 0), int(ends[-1])
-            gaps = int(np.maximum(low[1:] - ends[:-1], 0).sum())
-            if gaps * WASTED <= end - begin - gaps:
-                self.passes[number] = begin, end
+            if found := _pass_over(ref[rows] & POS_MASK, pointer[rows], size[rows]):
+                self.passes[number] = found
 
     def _bring(
         self, number: int, contents: Contents, pos: Int64, pointer: Int64, size: Int64
@@ -455,6 +449,24 @@ def _places(pos: Int64, pointer: Int64, size: Int64) -> tuple[Int64, Int64]:
     plain = pointer > EMPTY
     low = np.where(plain, pointer, np.maximum(pos - np.minimum(size, DENSE), 0))
     return low, np.where(plain, pointer + size + SLACK, pos + MAX_BATCH_ENTRY)
+
+
+def _pass_over(pos: Int64, pointer: Int64, size: Int64) -> tuple[int, int] | None:
+    """Return the range of files that are read in one pass, None: each is requested alone.
+
+    A pass reads little that is not wanted, or of small files at most as much as what is.
+    """
+    from winkfs.arrow.rows import DENSE
+
+    if (pos[1:] < pos[:-1]).any():
+        return None
+    low, high = _places(pos, pointer, size)
+    starts, ends = np.minimum.accumulate(low[::-1])[::-1], np.maximum.accumulate(high)
+    begin, end = max(int(starts[0]), 0), int(ends[-1])
+    gaps = int(np.maximum(starts[1:] - ends[:-1], 0).sum())
+    rest = end - begin - gaps
+    small = end - begin < DENSE * len(pos) and gaps <= rest
+    return (begin, end) if small or gaps * WASTED <= rest else None
 
 
 # --- advice ---
