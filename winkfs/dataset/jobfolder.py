@@ -11,26 +11,18 @@ import secrets
 import shutil
 import tempfile
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from winkformats.disk.paths import directory_of
 from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import Directory, FileType
 from winkfs.dataset.folder import far_files
 from winkfs.dataset.manifest import PENDING
-from winkfs.dataset.records import (
-    WRITER,
-    ShardRecord,
-)
+from winkfs.dataset.records import WRITER, ShardRecord
 from winkfs.errors import FileExists
 from winkfs.names import DATA
 
-if TYPE_CHECKING:
-    pass
-
 JOB_MARK: Final = "_job"  # file that marks a folder as that of a job; vacuum enters no others
-
-
 UPLOADED: Final = (".cat", ".time", DATA)  # files of a shard on object storage
 
 

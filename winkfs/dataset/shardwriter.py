@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from winkformats.disk.paths import locate
 from winkformats.disk.storage import replacing
-from winkfs.dataset.records import (
-    ShardRecord,
-)
+from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import copy_bytes
 from winkfs.errors import Refusal
 from winkfs.names import FILES
 
 if TYPE_CHECKING:
-    from winkfs.dataset.transaction import Transaction
-
-if TYPE_CHECKING:
     from winkfs.container.container import Container
+    from winkfs.dataset.transaction import Transaction
 
 LOST: Final = (
     "the disk failed, and of what was put since the last commit some is lost: abort, and put the "

@@ -5,30 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Generator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from winkfs.archive.items import (
-    Item,
-    ItemSource,
-    Large,
-    Note,
-    Notes,
-    Readable,
-    Unreadable,
-)
-from winkfs.archive.parquet import ParquetColumns as ParquetColumns
+from winkfs.archive.items import Item, ItemSource, Large, Note, Notes, Readable, Unreadable
 from winkfs.container.bulk import Row
-from winkfs.container.ondisk.typed import (
-    RECORD,
-    USER,
-    parse_schema,
-    schema_text,
-)
+from winkfs.container.ondisk.typed import RECORD, USER, parse_schema, schema_text
 from winkfs.entry import FileType
 from winkfs.spark.jobs.reading import SEARCHED, language_of, title_of
-
-if TYPE_CHECKING:
-    pass
 
 DOCUMENT: Final = {"title": "string", "lang": "string"}
 

@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from winkformats.disk.paths import absolute
 from winkformats.errors import FormatError
-from winkfs.archive.items import (
-    Note,
-    Ratio,
-)
+from winkfs.archive.items import Note, Ratio
 from winkfs.archive.pack import Packer, PackReport
 from winkfs.archive.parquet import ParquetColumns as ParquetColumns
 from winkfs.archive.tar import Tarball
 from winkfs.archive.warc import Warc
-from winkfs.container.ondisk.typed import (
-    Schema,
-)
+from winkfs.container.ondisk.typed import Schema
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.dataset.records import ShardRecord, union
 from winkfs.dataset.shardwriter import ShardWriter
@@ -48,11 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COUNTS: Final = ("files", "bytes", "replaced", "bad", "left_out", "changed")
-
-
 LOOKED_SHARDS: Final = 4  # of WebDataset, until one has columns
-
-
 ROUND_BYTES: Final = 8 << 30  # bytes of input in one commit, which an interrupted run may lose
 
 

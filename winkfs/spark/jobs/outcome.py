@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from winkfs.archive.items import (
-    Note,
-)
-from winkfs.archive.parquet import ParquetColumns as ParquetColumns
+from winkfs.archive.items import Note
 from winkfs.archive.warc import Capture
 from winkfs.dataset.records import ShardRecord
 from winkfs.errors import Refusal
@@ -17,15 +14,8 @@ from winkfs.names import to_str
 from winkfs.spark.jobs.session import MAX_LISTED, Bad
 from winkfs.units import NAMED
 
-if TYPE_CHECKING:
-    pass
-
 MAX_REASONS: Final = 100  # different reasons that are listed
-
-
 OTHER: Final = "another reason"
-
-
 MAX_NAME: Final = 100  # characters of a name in a message
 
 
@@ -73,6 +63,7 @@ class Done:
 
 
 def add_reasons(total: dict[str, Reason], more: dict[str, Reason]) -> None:
+    """Add reasons to `total`; beyond MAX_REASONS they are counted as OTHER."""
     for what, reason in more.items():
         key = what if what in total or len(total) < MAX_REASONS else OTHER
         number, first, kept = total.get(key, Reason(0, [], reason.kept))

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from winkfs.archive.items import (
-    MAX_RATIO,
-    Item,
-    ItemSource,
-    Note,
-    Notes,
-    Ratio,
-)
-from winkfs.archive.parquet import ParquetColumns as ParquetColumns
-from winkfs.archive.parquet import Table
+from winkfs.archive.items import MAX_RATIO, Item, ItemSource, Note, Notes, Ratio
+from winkfs.archive.parquet import ParquetColumns, Table
 from winkfs.archive.tar import Tarball
 from winkfs.archive.tree import Tree
 from winkfs.archive.warc import Warc
 from winkfs.container.bulk import Row
-from winkfs.container.ondisk.typed import (
-    Schema,
-)
+from winkfs.container.ondisk.typed import Schema
 from winkfs.errors import NoSuchFile
 from winkfs.samples.intake import MdsSamples, WebSamples
 from winkfs.spark.jobs.units import Unit, records_at
 from winkfs.stores.records import Arrivals, Records, batches
 from winkfs.stores.records import Row as Record
-
-if TYPE_CHECKING:
-    pass
 
 
 class TarOptions(NamedTuple):
@@ -38,9 +25,6 @@ class TarOptions(NamedTuple):
 
     ignore_zeros: bool = False
     max_ratio: int = MAX_RATIO
-
-
-# --- reading ---
 
 
 def source_of(

@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import xxhash
 
 from winkformats.errors import FormatError
-from winkfs.archive.parquet import ParquetColumns as ParquetColumns
 from winkfs.archive.parquet import partition_of
 from winkfs.archive.webrecords import is_archive
 from winkfs.errors import NoSuchFile, Refusal
@@ -31,12 +30,7 @@ from winkfs.samples.mds import ShardInfo
 from winkfs.samples.webdataset import brace_list
 from winkfs.stores.records import Arrivals, Records
 
-if TYPE_CHECKING:
-    pass
-
 KINDS: Final = ("tree", "tar", "warc", "parquet", "webdataset", "mds", "records")
-
-
 SUFFIXES: Final = {
     "tar": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),
     "warc": (".warc", ".warc.gz", ".wet", ".wet.gz", ".arc", ".arc.gz"),
@@ -44,23 +38,11 @@ SUFFIXES: Final = {
     "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),
     "mds": (".mds", ".mds.zstd", ".mds.gz", ".mds.bz2", ".mds.br", ".mds.snappy"),
 }
-
-
 HIDDEN: Final = (".", "_")
-
-
 UNIT_BYTES: Final = 128 << 20  # bytes of files of a directory in one unit
-
-
 UNIT_FILES: Final = 20_000  # files of a directory in one unit
-
-
 Thing = TypeVar("Thing")
-
-
 Listed = tuple[bytes, int, int]
-
-
 """Name from the root, size, mtime in ns."""
 
 
