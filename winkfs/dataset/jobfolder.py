@@ -1,5 +1,5 @@
-"""What a job has beside the shards of a data set until it ends: its folder, with a mark by which
-`vacuum` knows it, and on object storage the mark and a folder of this machine.
+"""The folder of a job until it ends, with a mark by which `vacuum` knows it; on object storage the
+mark, and a folder of this machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a task of `ingest` has done, and the lines on what it left out or changed."""
+"""Outcome of a task of `ingest`, and the lines on what it left out or changed."""
 
 from __future__ import annotations
 
