@@ -24,7 +24,7 @@ from winkfs.units import CLAMPED
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
-from winkfs.spark.jobs import ingest  # noqa: E402
+from winkfs.spark.jobs import ingest, units  # noqa: E402
 from winkfs.spark.jobs.session import Bad  # noqa: E402
 
 pytestmark = pytest.mark.spark
@@ -67,7 +67,7 @@ def content(target: Path) -> dict[bytes, bytes]:
 def test_a_directory_a_tar_file_and_a_table_give_the_same_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "UNIT_FILES", 3)  # several units
+    monkeypatch.setattr(units, "UNIT_FILES", 3)  # several units
     summary = ingest.run(spark, [str(tree(tmp_path / "in"))], str(tmp_path / "tree"))
     assert (summary["bytes"], summary["bad"], summary["generation"]) == (
         sum(map(len, FILES.values())), 0, 1,

@@ -40,7 +40,7 @@ from winkfs.container.ondisk.typed import (
 )
 from winkfs.entry import FileType
 from winkfs.errors import need
-from winkfs.names import MAX_NAME, names_in, to_bytes, to_name
+from winkfs.names import MAX_NAME, names_in, to_bytes
 from winkfs.samples import mds, webdataset
 from winkfs.units import NAMED
 
@@ -123,8 +123,9 @@ class WebSamples:
         number, values = about
         files = rows[:number] + rows[number + 1 :]
         name = values.pop(webdataset.PATH, None)
-        if isinstance(name, str) and len(files) == 1 and _is_name(to_name(_utf8(name))):
-            files = [files[0]._replace(name=to_name(_utf8(name)))]
+        own = names_in(webdataset.PATH, [_utf8(name)])[0] if isinstance(name, str) else b""
+        if len(files) == 1 and _is_name(own):
+            files = [files[0]._replace(name=own)]
         elif name is not None:
             values[webdataset.PATH] = name
         xattrs, left = self._attributes(to_bytes(files[0].name), values)
