@@ -213,8 +213,8 @@ where = spark.read.format("place").load().first()
 
 
 def test_processes_of_a_local_session_import_a_compiled_pyspark(spark: SparkSession) -> None:
-    """Spark puts one in front that is not: a second of CPU for each of them. The daemon has imported
-    what the workers need before it forks them."""
+    """Spark puts one in front that is not: a second of CPU for each of them. The daemon has
+    imported what the workers need before it forks them."""
     import pyspark
 
     script: dict[str, Any] = {"spark": spark, "__name__": "__main__"}  # travels by value
