@@ -32,7 +32,7 @@ from winkformats.hashing import xxh3_signed
 from winkfs.container.ondisk.block import ALIGN, HEAD, MOST, SLACK, Blocks
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.typed import Schema, later_words, pack, parse_schema, schema_text
-from winkfs.container.table import ALWAYS, COLUMNS, POS, FileTable, Times
+from winkfs.container.table import ALWAYS, COLUMNS, GONE, KIND, POS, FileTable, Times
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
 from winkfs.units import MICRO
@@ -274,9 +274,10 @@ class Run:
         time; a missing column is null. Raises DerivedDamage."""
         near = (self.parts["pos_max"] >= low) & (self.parts["pos_min"] < high)
         near &= self.parts["gone"] < self.parts["rows"]
-        for numbers, rows in self._tables(np.flatnonzero(near)):
-            chosen = (rows.pos >= low) & (rows.pos < high) & ~rows.gone
-            yield self._values(numbers, rows, np.flatnonzero(chosen), typed)
+        for numbers, blocks in self.decoded(np.flatnonzero(near)):
+            pos = blocks.column(POS)
+            chosen = (pos >= low) & (pos < high) & (blocks.column(KIND) & GONE == 0)
+            yield self._values(numbers, pos, np.flatnonzero(chosen), typed)
 
     def values_named(
         self, low: bytes, high: bytes | None, typed: Mapping[str, str]
@@ -285,17 +286,17 @@ class Run:
         blocks, without those whose inodes must be read."""
         for numbers, rows in self._tables(self.wanted(low, high)):
             chosen = np.flatnonzero(~rows.gone & ~rows.asked)
-            yield self._values(numbers, rows, chosen, typed)
+            yield self._values(numbers, rows.pos, chosen, typed)
 
     def _values(
-        self, numbers: Int64, rows: FileTable, chosen: Int64, typed: Mapping[str, str]
+        self, numbers: Int64, pos: Int64, chosen: Int64, typed: Mapping[str, str]
     ) -> tuple[Int64, dict[str, Column]]:
-        """Return positions and values of some rows of blocks."""
+        """Return positions and values of some rows of blocks; `pos`: of all their rows."""
         columns = {
             name: self._column(numbers, name, kind).take(chosen).cast(kind)
             for name, kind in typed.items()
         }
-        return rows.pos[chosen], columns
+        return pos[chosen], columns
 
     def _possible(self, where: Condition) -> Bools:
         """Return the blocks in which a condition can be true for some file, bool[b]."""
