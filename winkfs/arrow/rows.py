@@ -24,6 +24,7 @@ from winkformats.disk.pagecache import BulkReader, Dropper
 from winkformats.errors import CorruptError, raise_it
 from winkformats.kv.entry import MASK64, KVEntry
 from winkformats.kv.scan import values_at
+from winkformats.lazy import cached_property
 from winkfs.arrow import arrays
 from winkfs.arrow.pieces import Chosen, Listed, Piece, unpack
 from winkfs.container.catalog import build, open_catalog, open_older
@@ -86,14 +87,24 @@ class Contents:
         self._verify = verify and layout.checksum > 0
         self._compiled = native.code if self._verify else None
         self._low, self._high = low, min(high + MARGIN, self._end)
-        self._drop = storage.dropper(low, self._high)
-        self.mapped = store.mapped and self._drop is None  # all of it is in the page cache
-        self.window_bytes = MAPPED_WINDOW if self.mapped else WINDOW
         self._map: mmap.mmap | memoryview | None = None
         self._pass: tuple[int, BulkReader] | None = None  # over an object, and its last offset
         self._seen: dict[Dropper, list[tuple[int, int]]] = {}  # ranges read since the last `drop`
         self._buffer = memoryview(b"")
         self._window: tuple[int, memoryview] | None = None  # its offset, and its bytes
+
+    @cached_property
+    def _drop(self) -> Dropper | None:
+        return self._storage.dropper(self._low, self._high)
+
+    @cached_property
+    def mapped(self) -> bool:
+        """Whether ranges are mapped, not read: all of the file is in the page cache."""
+        return self.store.mapped and self._drop is None
+
+    @property
+    def window_bytes(self) -> int:
+        return MAPPED_WINDOW if self.mapped else WINDOW
 
     # --- columns ---
 
@@ -333,8 +344,9 @@ class Contents:
         self._unmap_window()
         self._buffer, self._window, self._map = memoryview(b""), None, None  # frees the memory
         self.end_pass()
-        if self._drop is not None:
-            self._drop(self._low, self._high)
+        drop = self.__dict__.get("_drop")  # not asked for if nothing was read
+        if drop is not None:
+            drop(self._low, self._high)
 
 
 def _between(view: memoryview, start: Int64, size: Int64, rows: Int64) -> pa.Array:

@@ -32,7 +32,7 @@ from winkformats.hashing import xxh3_signed
 from winkfs.container.ondisk.block import ALIGN, HEAD, MOST, SLACK, Blocks
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.typed import Schema, later_words, pack, parse_schema, schema_text
-from winkfs.container.table import ALWAYS, COLUMNS, GONE, KIND, POS, FileTable, Times
+from winkfs.container.table import ALWAYS, ASK, COLUMNS, GONE, KIND, POS, FileTable, Times
 from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
 from winkfs.units import MICRO
@@ -284,9 +284,9 @@ class Run:
     ) -> Iterator[tuple[Int64, dict[str, Column]]]:
         """Yield as `values_between` for files with names in [low, high), and others of their
         blocks, without those whose inodes must be read."""
-        for numbers, rows in self._tables(self.wanted(low, high)):
-            chosen = np.flatnonzero(~rows.gone & ~rows.asked)
-            yield self._values(numbers, rows.pos, chosen, typed)
+        for numbers, blocks in self.decoded(self.wanted(low, high)):
+            chosen = np.flatnonzero(blocks.column(KIND) & (GONE | ASK) == 0)
+            yield self._values(numbers, blocks.column(POS), chosen, typed)
 
     def _values(
         self, numbers: Int64, pos: Int64, chosen: Int64, typed: Mapping[str, str]
