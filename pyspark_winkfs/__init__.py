@@ -91,7 +91,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]
 
     def _source(self) -> Any:
         module("reading.options")  # with numpy, xxhash and others
-        return module("source").WinkfsDataSource(self.options)
+        source = module("source").WinkfsDataSource(self.options)
+        module("workers").freeze()
+        return source
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)

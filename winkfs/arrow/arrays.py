@@ -7,10 +7,9 @@ functions of this module import neither.
 
 from __future__ import annotations
 
-import gc
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +25,6 @@ try:
     from pyarrow._compute import call_function
 except ImportError:  # the documented place, for other versions of pyarrow
     from pyarrow.compute import call_function
-
-FROZEN_TASKS: Final = (
-    3  # first tasks of a process that freeze, since later ones import modules, too
-)
-_frozen = 0
 
 
 def column(
@@ -180,14 +174,3 @@ def views(array: pa.Array) -> Iterator[memoryview]:
     """Yield the values of a binary column as views of its buffer."""
     ends, data = layout(array)
     return (data[a:b] for a, b in itertools.pairwise(ends.tolist()))
-
-
-def freeze() -> None:
-    """Exclude existing objects from garbage collection, in the first tasks of a process.
-
-    Spark's worker collects after each task, which would visit all objects of pyarrow and pandas.
-    """
-    global _frozen
-    if _frozen < FROZEN_TASKS:
-        _frozen += 1
-        gc.freeze()

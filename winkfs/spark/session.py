@@ -38,10 +38,11 @@ export PYTHONPATH="${{PYTHONPATH#*/py4j-*-src.zip:}}"
 [ "$*" != "-m pyspark.daemon pyspark.worker" ] || set -- {daemon} pyspark.worker
 exec {python} "$@"
 """
-DAEMON: Final = """import contextlib, runpy, sys
+DAEMON: Final = """import contextlib, gc, runpy, sys
 sys.path[0] = ""  # as with -m
 with contextlib.suppress(Exception):  # a task reports it
     import winkfs.spark.reading.batches
+gc.freeze()  # a worker collects after each task
 runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
 """
 WHERE: Final = "from importlib.util import find_spec; print(find_spec('pyspark').origin)"

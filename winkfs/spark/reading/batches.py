@@ -7,17 +7,17 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from winkformats.arrays import Int64
-from winkfs.arrow import arrays
 from winkfs.arrow.batches import Reading, ordered
 from winkfs.arrow.batches import batches as batches_of
 from winkfs.arrow.pieces import unpack
 from winkfs.remote.links import accept
 from winkfs.spark.reading.partition import Ordered, Scan
+from winkfs.spark.workers import freeze
 
 
 def batches(reading: Reading, partition: Scan | Ordered) -> Iterator[pa.RecordBatch]:
     """Read a partition: see `winkfs.arrow.batches.batches`."""
-    arrays.freeze()
+    freeze()
     accept(partition.links)
     if isinstance(partition, Ordered):
         yield from ordered(reading, partition.pieces, *_order_of(partition))

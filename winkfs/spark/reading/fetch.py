@@ -86,7 +86,7 @@ class _Fetch:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark_winkfs import one_line
-        from winkfs.arrow.arrays import freeze
+        from winkfs.spark.workers import freeze
 
         freeze()
         with one_line:

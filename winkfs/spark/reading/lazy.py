@@ -261,7 +261,7 @@ class Fetch:
 
     def __call__(self, batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         from pyspark_winkfs import one_line
-        from winkfs.arrow.arrays import freeze
+        from winkfs.spark.workers import freeze
 
         freeze()
         with one_line:

@@ -141,7 +141,7 @@ def write_task(
     options: SinkOptions,
 ) -> Written:
     """Write the rows of a task. Raises ValueError, Refusal, OSError, after removing its files."""
-    from winkfs.arrow.arrays import freeze
+    from winkfs.spark.workers import freeze
     from winkfs.spark.writing.shard import Attempt  # late: processes of the driver do not need it
 
     freeze()
