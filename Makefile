@@ -39,7 +39,7 @@ demo-queue: system-run $(VENV)/.ready-run ## crawlers, ring buffers, a queue, a 
 	@$(BIN)/python examples/crawl_queue.py $(if $(DIR),"$(DIR)")
 
 test: $(VENV)/.ready-test ## format, lint, types, all tests (PYTEST='-k spark' for some of them)
-	@$(MAKE) --no-print-directory -j2 lint $(CLASSES) collect
+	@$(MAKE) --no-print-directory -j3 lint $(CLASSES) collect
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=25 $(PYTEST)
 
 test-all: $(VENV)/.ready-test ## the tests with all their cases: those that `make test` leaves out, too; half an hour
@@ -48,8 +48,8 @@ test-all: $(VENV)/.ready-test ## the tests with all their cases: those that `mak
 test-fast: $(VENV)/.ready-test ## formats, containers, data sets: no mount, no JVM
 	$(IN_MEMORY) $(BIN)/python -m pytest -n 2 --hypothesis-profile=fast -m "not mount and not spark and not slow" $(PYTEST)
 
-# While the archive of classes is made, the other core compiles the tests: once, not in each worker.
-collect: lint
+# Compiles the tests: once, not in each worker.
+collect: $(VENV)/.ready-test
 	@found=$$($(BIN)/python -m pytest --collect-only -qq 2>&1) || { echo "$$found"; exit 1; }
 
 lint: system-test $(VENV)/.ready-test ## only format, lint, types

@@ -6,6 +6,7 @@ Whatever starts a mount or a JVM asks `needs`, which holds the running test to i
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 import zlib
 from importlib import metadata
@@ -31,6 +32,13 @@ def needs(mark: str) -> None:
     """Fail where the running test has no such mark."""
     if _running is not None and not _running.get_closest_marker(mark):
         pytest.fail(f"what this test starts needs the mark: @pytest.mark.{mark}")
+
+
+def only_with(module: str) -> None:
+    """Skip a file of tests where a module is not installed. It is not imported: each worker of a
+    run collects each file, and few of them run its tests."""
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed", allow_module_level=True)
 
 
 def begins(item: pytest.Item) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import stored
 from commands import PROGRAM, invoke
+from marks import only_with
 from refusals import each_raises
 from seam import bytes_read, disk_calls
 
@@ -21,7 +22,7 @@ import winkfs
 import winkfs.dataset
 from winkfs.errors import NoSuchFile, Refusal
 
-pytest.importorskip("duckdb")
+only_with("duckdb")
 pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 COLUMNS = {"lang": "string", "day": "date", "price": "decimal(9,2)", "tags": "list<string>"}
 BY_LANG = "select lang, count(*) n, sum(size) s from files group by lang order by lang nulls last"

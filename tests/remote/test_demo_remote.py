@@ -5,17 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from marks import only_with
 from mounting import need_fuse
 
-pytest.importorskip("moto.server")
-from scripts import demo_remote
-
+only_with("moto")
 pytestmark = [pytest.mark.slow, pytest.mark.mount, pytest.mark.long]
 
 
 def test_the_demo_runs_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    from scripts import demo_remote
+
     need_fuse()
     source, work = tmp_path / "a source", tmp_path / "work"
     (source / "sub").mkdir(parents=True)

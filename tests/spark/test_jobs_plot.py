@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("matplotlib")
-
-from matplotlib import dates
+from marks import only_with
 
 from winkfs.spark.jobs import stats as plot
 
+only_with("matplotlib")
 pytestmark = pytest.mark.slow
 
 HOST = "http://a-rather-long-host-name-%d.example.org"
@@ -39,6 +37,8 @@ def names(axis: Any) -> list[str]:
 
 
 def test_days_stand_where_they_are_in_time() -> None:
+    from matplotlib import dates
+
     days = [row("2011-03-01", 1, 10), row("2018-03-01", 2, 20), row("2018-03-03", 4, 40)]
     for axis, name in zip(axes(days=days), ("files", "bytes"), strict=False):
         bars = [bar for bar in axis.patches if bar.get_height()]

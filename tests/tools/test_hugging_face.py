@@ -7,10 +7,11 @@ from typing import Any
 
 import folders
 import pytest
+from marks import only_with
 from tables import ROWS, SIZES, documents_in, run_program, tables_in
 
 pytest.importorskip("pyarrow")
-pytest.importorskip("datasets")
+only_with("datasets")
 pytestmark = pytest.mark.slow
 URLS = """import json
 import datasets

@@ -6,20 +6,19 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from marks import only_with
 
 import winkfs
 import winkfs.dataset
 from winkfs.archive.unpack import unpack
 
-pytest.importorskip("ratarmountcore")
-from ratarmountcore.mountsource import MountSource
-from ratarmountcore.mountsource.factory import open_mount_source
-from ratarmountcore.mountsource.formats.folder import FolderMountSource
+if TYPE_CHECKING:
+    from ratarmountcore.mountsource import MountSource
 
-from winkfs.fsspec.ratarmount import WinkMountSource, register
-
+only_with("ratarmountcore")
 pytestmark = pytest.mark.in_memory
 
 
@@ -60,6 +59,10 @@ def walked(source: MountSource, path: str = "/") -> dict[str, tuple[object, ...]
 
 
 def test_it_is_that_of_an_unpacked_copy(base: Path, tmp_path: Path) -> None:
+    from ratarmountcore.mountsource.formats.folder import FolderMountSource
+
+    from winkfs.fsspec.ratarmount import WinkMountSource
+
     unpack(base, tmp_path / "out")
     with WinkMountSource(base) as source:
         found = walked(source)
@@ -76,6 +79,10 @@ def test_it_is_that_of_an_unpacked_copy(base: Path, tmp_path: Path) -> None:
 
 
 def test_ratarmount_opens_a_container(base: Path) -> None:
+    from ratarmountcore.mountsource.factory import open_mount_source
+
+    from winkfs.fsspec.ratarmount import WinkMountSource, register
+
     register()
     with open_mount_source(f"{base}.data") as source:
         assert (
@@ -85,6 +92,8 @@ def test_ratarmount_opens_a_container(base: Path) -> None:
 
 
 def test_a_data_set_never_changes(tmp_path: Path) -> None:
+    from winkfs.fsspec.ratarmount import WinkMountSource
+
     with winkfs.dataset.create(tmp_path / "set") as made:
         made.put("a", b"1")
     with WinkMountSource(tmp_path / "set") as source:

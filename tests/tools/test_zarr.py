@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import stored
+from marks import only_with
 from tables import run_program
 
 import winkfs
 import winkfs.dataset
 
-pytest.importorskip("zarr")
+only_with("zarr")
 pytestmark = [pytest.mark.in_memory, pytest.mark.slow]
 WRITE = """import numpy as np, winkfs, zarr
 cube = np.arange(10_000, dtype="i4").reshape(100, 100)
