@@ -45,7 +45,7 @@ AMOUNTS = {
     "servers": (3, 6, "servers started beside busy threads"),
     "trees": (6, 600, "random trees, listed by ids and by numbers"),
     "batches": (3, 25, "batches that Spark writes to object storage, each with a SIGKILL"),
-    "histories": (1_000, 100_000, "histories of writers on a store that loses answers"),
+    "histories": (500, 100_000, "histories of writers on a store that loses answers"),
     "churn": (6_000, 100_000, "files made and removed under one server"),
 }
 
