@@ -15,6 +15,7 @@ import stored
 from data_sets import add
 from flips import flip
 from sparking import DataFrame, SparkSession, save
+from test_spark_stream import limits
 
 import winkfs
 import winkfs.spark
@@ -43,6 +44,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     winkfs.spark.register(spark)
     yield spark
     spark.sql("drop table if exists winkfs_t")
+    spark.sql("drop view if exists winkfs_v")
 
 
 CREATED = ["options (path '{}')", "location '{}'", "options (path '{}') tblproperties ('k' = 'v')"]
@@ -100,9 +102,9 @@ def test_a_table_is_read_by_its_name(session: SparkSession, root: Path) -> None:
             == "t"] == ["winkfs_t"]  # fmt: skip
     described = {row.col_name: row.data_type for row in session.sql("describe extended winkfs_t")
                  .collect()}  # fmt: skip
-    assert (described["path"], described["Table"]) == ("string", "winkfs_t")
+    assert described["path"] == "string"
+    assert described.get("Table", "winkfs_t") == "winkfs_t"  # Spark 4.1 has no such row
     assert "path STRING" in session.sql("show create table winkfs_t").first()[0]
-    session.sql("drop view winkfs_v")
 
 
 def test_a_column_that_came_later_is_added(session: SparkSession, root: Path) -> None:
@@ -160,6 +162,7 @@ def test_what_is_written_from_a_table_is_read_by_other_sources(
     assert stored.files(tmp_path / "copy") == stored.files(root)
 
 
+@limits
 def test_a_stream_reads_a_table(session: SparkSession, root: Path, tmp_path: Path) -> None:
     options = f"options (path '{root}', glob 'b*', maxFilesPerTrigger '1')"
     session.sql(f"create table winkfs_t using winkfs {options}")
@@ -191,14 +194,11 @@ def test_a_frame_is_saved_as_a_table(session: SparkSession, tmp_path: Path) -> N
 
 def test_a_temporary_view_is_read_and_written(session: SparkSession, root: Path) -> None:
     session.sql(f"create temporary view winkfs_v using winkfs options (path '{root}')")
-    try:
-        session.sql("insert into winkfs_v (path, content) values ('c', X'33')")
-        assert stored.files(root) == {"a": b"1", "b": b"22", "c": b"3"}
-        assert session.sql("select sum(size) from winkfs_v").first()[0] == 4
-        session.sql("insert overwrite winkfs_v (path, content) values ('d', X'34')")
-        assert stored.files(root) == {"d": b"4"}
-    finally:
-        session.sql("drop view winkfs_v")
+    session.sql("insert into winkfs_v (path, content) values ('c', X'33')")
+    assert stored.files(root) == {"a": b"1", "b": b"22", "c": b"3"}
+    assert session.sql("select sum(size) from winkfs_v").first()[0] == 4
+    session.sql("insert overwrite winkfs_v (path, content) values ('d', X'34')")
+    assert stored.files(root) == {"d": b"4"}
 
 
 # --- without a JVM ---
