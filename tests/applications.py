@@ -54,7 +54,9 @@ class Applications:
             self.process.kill()  # its JVM ends with it
             answer = texts[1].read_text(errors="replace")[-3000:]
             raise AssertionError(f"an application hangs: {answer}")
-        status = int(self.process.stdout.readline() or b"1")
+        status, alive = map(int, (self.process.stdout.readline() or b"1 0").split())
+        if not alive:
+            self.process.wait(60)  # or the next one would be asked of a process that is ending
         out, err = (text.read_text(errors="replace") for text in texts)
         return subprocess.CompletedProcess(arguments, status, out, err)
 
@@ -78,7 +80,7 @@ def _main() -> None:
         sys.argv[1:] = arguments
         with _written_to(out, err):
             status, alive = _run(code, master, settings)
-        print(status, file=answers, flush=True)
+        print(status, int(alive), file=answers, flush=True)
         if not alive:
             break
 
