@@ -21,7 +21,8 @@ from sparking import application
 from warm import PACKAGES
 
 import winkfs
-from winkfs.dataset.manifest import is_dataset
+from winkfs.dataset.maintain import vacuum
+from winkfs.dataset.manifest import Log, is_dataset
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -238,15 +239,25 @@ def test_what_is_no_stream_ends_a_query(
 DIES = """
 import os, sys, threading, time
 from pathlib import Path
+from winkfs.dataset import compaction
+from winkfs.dataset.transaction import Transaction
 from winkfs.spark.source import WinkfsDataSource
 from winkfs.spark.writing.sink import WinkfsStreamWriter, stream_writer
 
-source, root, checkpoint, when = sys.argv[1:]
+source, root, checkpoint, when, *every = sys.argv[1:]
 Path(checkpoint + ".pid").write_text(str(spark._jvm.java.lang.ProcessHandle.current().pid()))
 
 def die(checkpoint):
     os.kill(int(Path(checkpoint + ".pid").read_text()), 9)
     time.sleep(60)
+
+def dying(place, name, late):
+    real = getattr(place, name)
+    def call(*given, **more):
+        if late:
+            real(*given, **more)
+        die(checkpoint)
+    setattr(place, name, call)
 
 class Dying(WinkfsStreamWriter):
     def commit(self, messages, batchId):
@@ -255,6 +266,17 @@ class Dying(WinkfsStreamWriter):
         super().commit(messages, batchId)
         if when == f"after {batchId}":
             die(checkpoint)
+
+    def _compact(self, job, added):
+        if when == "committed":
+            dying(compaction, "_attempt", False)
+        if when == "rewritten":
+            dying(compaction, "rewrite", True)
+        if when == "placed":
+            dying(Transaction, "_place", True)
+        if when == "compacted":
+            dying(compaction, "_attempt", True)
+        super()._compact(job, added)
 
 class Source(WinkfsDataSource):
     def streamWriter(self, schema, overwrite):
@@ -267,6 +289,8 @@ if when.startswith("any "):  # seconds
 spark.dataSource.register(Source)
 frame = spark.readStream.format("winkfs").option("maxFilesPerTrigger", 20).load(source)
 writer = frame.writeStream.format("winkfs").option("checkpointLocation", checkpoint)
+if every:
+    writer = writer.option("compactEvery", every[0])
 query = writer.trigger(availableNow=True).start(root)
 assert query.awaitTermination(200)
 """
@@ -276,11 +300,13 @@ assert query.awaitTermination(200)
 def test_a_driver_killed_after_its_commit_doubles_nothing(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """In the first compaction, which follows the commit of the third batch."""
     source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
     files = log(source, 0, 100)
-    done = application(DIES, source, root, checkpoint, "after 2")
+    done = application(DIES, source, root, checkpoint, "rewritten", 2)
     assert done.returncode != 0
     assert stored.files(root) == dict(list(files.items())[:60])
+    assert len(list((root / "_pending").iterdir())) == 1
     again = pour(tail(spark, source, maxFilesPerTrigger=20), root, checkpoint)
     assert again == [20, 20, 20]  # Spark does not know that the first of them was committed
     assert stored.files(root) == files
@@ -308,3 +334,37 @@ def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(
     assert done.returncode == 0, done.stderr[-3000:]
     assert stored.files(root) == files and set(written(root).values()) == {1}
     assert no_leftovers(root) and not winkfs.verify(root).problems
+
+
+MOMENTS = ["committed", "rewritten", "placed", "compacted"]  # of the first compaction of a driver
+
+
+@limits
+@pytest.mark.soak
+def test_a_driver_killed_around_a_compaction_doubles_nothing(
+    tmp_path: Path, soak: bool, seed: int
+) -> None:
+    if not soak:
+        pytest.skip("minutes long: make soak")
+    source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
+    moments = [*MOMENTS, *MOMENTS, "any 8", "any 9", "any 10", "never"]
+    Random(seed).shuffle(moments)
+    files: dict[str, bytes] = {}
+    for number, moment in enumerate([*moments, "never"]):
+        files |= log(source, 100 * number, 100 * (number + 1))
+        done = application(DIES, source, root, checkpoint, moment, 2)
+        assert moment not in MOMENTS or done.returncode != 0, moment
+        have = stored.files(root) if is_dataset(root) else {}
+        assert have == dict(list(files.items())[: len(have)])
+        assert not winkfs.verify(root).problems
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert stored.files(root) == files
+    assert [batch for _, batch in batches(root)] == list(range(len(batches(root))))
+    vacuum(root, older_than=0)
+    live = {f"{root}/{record.path}.data" for record in Log(str(root)).latest().shards}
+    assert {str(data) for data in root.glob("**/*.data")} == live
+    assert set(written(root).values()) == {1} and no_leftovers(root)
+    assert sorted(file.name for file in root.iterdir() if file.name[0] != "_") == sorted(
+        {Path(name).parent.name for name in live}
+    )
+    assert not winkfs.verify(root).problems
