@@ -19,10 +19,12 @@ from data_sets import checkpoints as checkpoints
 from data_sets import root as root
 from flips import flip
 from seam import Call, disk_calls, once
+from trees import small_disk as small_disk
 
 import winkfs
 from winkformats.errors import CorruptError
-from winkfs.dataset import compaction, workers
+from winkfs.cli._common import explain
+from winkfs.dataset import compaction, manifest, workers
 from winkfs.dataset.compaction import Group, compact, compact_recent, rebalance, rewrite
 from winkfs.dataset.maintain import adopt, vacuum
 from winkfs.dataset.manifest import Log
@@ -198,32 +200,34 @@ def slow(self):
     time.sleep(60)
 rewrite.ShardWriter.finish = slow
 from winkfs.cli import main
-sys.exit(main(["dataset", "compact", sys.argv[1]]))
+sys.exit(main(["dataset", "compact", *sys.argv[1:]]))
 """
+TWO = ["--jobs", "2", "--shard-size", "45000", "--all"]
 
 
 @pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signal_in_a_compaction_leaves_the_data_set_as_it_was(root: str, number: int) -> None:
-    data_sets.add(root, {"a": b"1"}, {"b": b"1"})
-    before = seen(root)
+    before = fill(root)
     process = subprocess.Popen(
-        [sys.executable, "-c", COMPACT, root], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", COMPACT, root, *TWO], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, text=True,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "here\n"
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 1
     process.send_signal(number)
-    _, answer = process.communicate(timeout=30)
-    assert process.returncode != 0
+    _, answer = process.communicate(timeout=30)  # of its children, too: they have its stderr
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert "Traceback" not in answer
     assert seen(root) == before
     if number != signal.SIGKILL:
         assert os.listdir(f"{root}/_pending") == []
     vacuum(root, older_than=0)
     assert os.listdir(f"{root}/_pending") == []
-    assert compact(root).removed == 2
+    assert compact(root).removed == 6
 
 
 # --- in several processes, and bit by bit ---
@@ -272,13 +276,29 @@ def test_a_process_that_fails_changes_nothing(
     state = Log(root).latest()
     if fault == "damaged":
         flip(f"{root}/{state.shards[2].path}.data", state.shards[2].size // 2)
-    with pytest.raises(OSError if fault == "killed" else CorruptError):
+    with pytest.raises(ChildProcessError if fault == "killed" else CorruptError) as caught:
         compact(root, shard_size=45_000, everything=True, jobs=2)
+    assert fault != "killed" or "was killed (signal 9)" in explain(caught.value)
     assert [process.poll() is not None for process in made] == [True]
     assert Log(root).latest() == state
     assert os.listdir(f"{root}/_pending") == []
     if fault == "killed":
         assert seen(root) == before
+
+
+def test_a_full_disk_ends_all_processes_and_leaves_nothing(small_disk: Path) -> None:
+    root = str(small_disk / "d")
+    manifest.create(root)
+    before, state = fill(root), Log(root).latest()
+    room = os.statvfs(small_disk)
+    (small_disk / "ballast").write_bytes(b"x" * (room.f_bavail * room.f_frsize - 65_536))
+    with pytest.raises(OSError, match="No space left"):
+        compact(root, shard_size=45_000, everything=True, jobs=2)
+    assert os.listdir(f"{root}/_pending") == []
+    assert (seen(root), Log(root).latest()) == (before, state)
+    (small_disk / "ballast").unlink()
+    assert compact(root, shard_size=45_000, everything=True, jobs=2).removed == 5
+    assert seen(root) == before
 
 
 def test_a_stream_keeps_the_number_of_small_shards_bounded(

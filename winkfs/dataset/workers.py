@@ -7,6 +7,7 @@ They get their work on stdin, a unit at a time, and answer on stdout, both pickl
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pickle
 import signal
@@ -43,8 +44,8 @@ def in_processes(
     jobs    number of processes, at most
     heard   called with each message of the units, in threads
     own     this process is one of them
-    raises  the error of a unit that fails, when this process has ended its own; OSError if a
-            process was killed. Then no process is left
+    raises  the error of a unit that fails, when this process has ended its own; ChildProcessError
+            if a process was killed. Then no process is left
     cost    each process imports the module of `work`
     """
     running: list[subprocess.Popen[bytes]] = []
@@ -117,7 +118,9 @@ def _answers(
         except (EOFError, pickle.UnpicklingError, BrokenPipeError):
             with contextlib.suppress(OSError):
                 process.stdin.close()
-    raise OSError(f"a process of this one was killed (status {process.returncode})")
+    how = f"signal {-process.returncode}" if process.returncode < 0 else "it ended"
+    what = f"a process beside this one was killed ({how}), as when memory is short: try again"
+    raise ChildProcessError(errno.ECHILD, what)
 
 
 def _packages() -> str:
