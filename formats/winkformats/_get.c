@@ -375,6 +375,13 @@ static PyObject *text_of(Bytes name, int64_t size)
     return found ? found : PyBytes_FromStringAndSize((const char *)name, size);
 }
 
+/* Return where in the data an entry is that was at `pointer` in its file, before the inode at `pos`,
+ * which is at `at` now; at most 0: nowhere. */
+static int64_t place_of(int64_t pointer, int64_t at, int64_t pos)
+{
+    return 0 < pointer && pointer <= pos ? at - (pos - pointer) : 0;
+}
+
 /* Read the content of a plain file whose inode is at `at`, and was at `pos` in its file -> NULL without
  * an error: it is not plain, or damaged. */
 static PyObject *plain_content(const File *f, const Inode *inode, int64_t at, int64_t pos)
@@ -384,9 +391,8 @@ static PyObject *plain_content(const File *f, const Inode *inode, int64_t at, in
     if (inode->count != 1)
         return NULL;
     Extent e = extent(f, inode->pairs);
-    int64_t start = e.pointer <= pos ? at - (pos - e.pointer) : -1;
-    bool plain = e.pointer > 0 && start > 0 && !e.skip && e.size == inode->lsize;
-    return plain ? content(f, start, e.size) : NULL;
+    int64_t start = place_of(e.pointer, at, pos);
+    return start > 0 && !e.skip && e.size == inode->lsize ? content(f, start, e.size) : NULL;
 }
 
 /* Set the row i of the lists of `files` -> whether no error is set. */
@@ -396,10 +402,9 @@ static bool put_row(const File *f, int64_t at, int64_t pos, PyObject **lists, Py
     Inode inode;
     PyObject *found[3] = {NULL};
     uint8_t copy[MAX_INODE];
-    int64_t left = f->limit - at;
-    if (at < 0 || left < 7)
+    if (at < 0 || f->limit - at < 7)
         return true;
-    int64_t key_len = once16(f->data + at + 1);
+    int64_t left = f->limit - at, key_len = once16(f->data + at + 1);
     if (left < 7 + key_len)
         return true;
     int64_t width = 11 + key_len + once32(f->data + at + 3 + key_len);
@@ -412,7 +417,7 @@ static bool put_row(const File *f, int64_t at, int64_t pos, PyObject **lists, Py
         return !PyErr_Occurred();
     if (lists[2] && inode.word_size) {
         Value v;
-        int64_t start = inode.word <= pos ? at - (pos - inode.word) : -1;
+        int64_t start = place_of(inode.word, at, pos);
         if (start > 0 && value_of(f, NULL, start, &v)) {
             if (inode.word_size <= v.size)
                 found[2] = PyBytes_FromStringAndSize((const char *)v.at, inode.word_size);
@@ -468,7 +473,7 @@ FUNCTION(files)
     for (Py_ssize_t i = 0; good && i < n; i++) {
         if (i + AHEAD < n)
             bring(f.data, f.limit, at[i + AHEAD], isz);
-        f.contid = contid + (uint64_t)(pos[i] - at[i]); /* entries are checked by where they were */
+        f.contid = contid + ((uint64_t)pos[i] - (uint64_t)at[i]); /* entries are checked by where they were */
         good = put_row(&f, at[i], pos[i], lists, i, sizes + i, mtimes + i);
     }
     release(b, 5);

@@ -183,6 +183,30 @@ def test_inodes_and_contents_of_damaged_containers(stored: dict[str, Any]) -> No
             code.contents(*form, pointers, sizes, [None] * rng.choice([n, n, 3]))
 
 
+def test_files_and_rows_at_hostile_positions(stored: dict[str, Any]) -> None:
+    rng = random.Random(9)
+    n, whole = len(stored["pos"]), 0
+    for _ in range(TURNS):
+        data = damaged(rng, stored["data"])
+        limit = rng.choice([len(data)] * 40 + EDGES)
+        isz = rng.choice([stored["isz"]] * 40 + EDGES)
+        form = rng.choice([stored["pairoff"]] * 3 + [0]), rng.choice([stored["contid"]] * 3 + [0])
+        at, pos = np.array(stored["pos"], np.int64), np.array(stored["pos"], np.int64)
+        for some in (at, pos):
+            wrong = rng.sample(range(n), rng.choice([0, 0, 5, n]))
+            some[wrong] = numbers(rng, len(wrong), len(data))
+        names = [None] * rng.choice([n] * 5 + [3])
+        contents, words = (rng.choice([[None] * n, [None] * n, [None] * 3, None]) for _ in "12")
+        times = np.zeros(n, np.int64)
+        with refused():
+            code.files(data, limit, isz, *form, at, pos, names, contents, words, times, times)
+            whole += len(names) - names.count(None)
+        room = np.zeros(n * 8, np.int64), np.zeros(n * 2, np.int64), np.zeros(n + 1, np.int64)
+        with refused():
+            code.table(data, at, pos, *form, rng.choice([1, 10**9, *EDGES]), *room)
+    assert whole > TURNS
+
+
 def test_values_of_damaged_entries(stored: dict[str, Any]) -> None:
     rng = random.Random(7)
     for _ in range(TURNS):
