@@ -325,6 +325,6 @@ def named(name: str) -> type[System]:
     return next(system for system in SYSTEMS if system.__name__ == name)
 
 
-def bytes_of(folder: Path) -> list[Path]:
+def files_of(folder: Path) -> list[Path]:
     """Return all files below a folder."""
     return [Path(top) / name for top, _, names in os.walk(folder) for name in names]

@@ -11,6 +11,12 @@
 /* xxHash 0.8.2, unchanged. The prefetcher of the processor stops at the end of a page. */
 #define XXH_INLINE_ALL
 #define XXH_PREFETCH_DIST 4096
+#if defined(__x86_64__) && !defined(__AVX2__) /* code for all such processors, and for those with AVX2 */
+#define XXH_X86DISPATCH
+#define XXH_DISPATCH_AVX2 1
+#define XXH_TARGET_AVX2 __attribute__((target("avx2")))
+#include <immintrin.h>
+#endif
 #include "xxhash.h"
 
 #ifdef Py_LIMITED_API /* one module for all Pythons, see setup.py: it has no macros that access objects */
@@ -88,8 +94,25 @@ static inline void bring(Bytes data, int64_t limit, int64_t pos, int64_t size)
         __builtin_prefetch(data + pos + i);
 }
 
+#ifdef XXH_X86DISPATCH
+XXH_TARGET_AVX2 XXH_NO_INLINE uint64_t xxh3_avx2(Bytes p, size_t n, uint64_t seed)
+{
+    return XXH3_hashLong_64b_withSeed_internal(p, n, seed, XXH3_accumulate_avx2, XXH3_scrambleAcc_avx2,
+                                               XXH3_initCustomSecret_avx2);
+}
+
+XXH_TARGET_AVX2 XXH_NO_INLINE void update_avx2(XXH3_state_t *state, Bytes p, size_t n)
+{
+    XXH3_update(state, p, n, XXH3_accumulate_avx2, XXH3_scrambleAcc_avx2);
+}
+#endif
+
 static inline uint64_t xxh3(Bytes p, size_t n, uint64_t seed)
 {
+#ifdef XXH_X86DISPATCH
+    if (n > XXH3_MIDSIZE_MAX && __builtin_cpu_supports("avx2"))
+        return xxh3_avx2(p, n, seed);
+#endif
     return XXH3_64bits_withSeed(p, n, seed);
 }
 
@@ -100,7 +123,12 @@ static inline uint64_t xxh3_two(Bytes head, size_t m, Bytes body, size_t n, uint
     XXH3_INITSTATE(&state);
     XXH3_64bits_reset_withSeed(&state, seed);
     XXH3_64bits_update(&state, head, m);
-    XXH3_64bits_update(&state, body, n);
+#ifdef XXH_X86DISPATCH
+    if (__builtin_cpu_supports("avx2"))
+        update_avx2(&state, body, n);
+    else
+#endif
+        XXH3_64bits_update(&state, body, n);
     return XXH3_64bits_digest(&state);
 }
 

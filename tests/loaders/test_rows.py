@@ -16,6 +16,7 @@ import winkfs
 from winkformats import native
 from winkfs.container.compact import compact
 from winkfs.loaders import Rows
+from winkfs.loaders.reading import ShardRows
 from winkfs.stores import ledgerq
 
 pytestmark = pytest.mark.in_memory
@@ -219,11 +220,15 @@ def test_threads_share_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ("c", {"where": 5}, TypeError, "where is a text"),
     ("c", {"columns": ["x"]}, ValueError, "there is no column 'x'"),
     ("c", {"columns": "lang"}, TypeError, "columns is a list"),
+    ("c", {"columns": None}, TypeError, "columns is a list"),
+    ("c", {"content": "ref"}, TypeError, "content is True or False"),
     ("c", {"as_of": 1}, ValueError, "has no generations"),
     ("c", {"on_error": "ignore"}, ValueError, "on_error is 'raise', 'skip' or a function"),
     ("c", {"decode": "utf-8"}, TypeError, "decode is a function"),
     ("c", {"weights": [1, 2]}, ValueError, "2 weights for 1 stores"),
     (["c", "c"], {"weights": [1, 0]}, ValueError, "weights are numbers above 0"),
+    ("c", {"weights": 2}, TypeError, "weights is a list"),
+    ("c", {"weights": ["x"]}, TypeError, "weights is a list"),
 ])  # fmt: skip
 def test_wrong_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Any, options: Any, error: Any, line: str
@@ -246,7 +251,42 @@ def test_a_writer_and_another_store(tmp_path: Path) -> None:
         Rows(tmp_path / "q")
 
 
-@pytest.mark.parametrize("numbers", [[1.5], ["a"], [[1]], 5])
+@pytest.mark.parametrize("numbers", [[1.5], ["a"], [[1]], 5, None, iter([1]), [True], {1: 2}])
 def test_no_numbers(tmp_path: Path, numbers: Any) -> None:
     with pytest.raises(TypeError, match="numbers of rows are whole numbers"):
         Rows(made(tmp_path / "c")).__getitems__(numbers)
+
+
+def test_batches_where_numbers_are_needed(tmp_path: Path) -> None:
+    """As of a DataLoader that has a Sampler as `sampler`."""
+    with pytest.raises(TypeError, match="PyTorch takes it as batch_sampler="):
+        Rows(made(tmp_path / "c")).__getitems__([[1, 2], [3]])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("number", [10**30, -(10**30), np.uint64(2**64 - 1)])
+def test_a_number_of_more_than_63_bits(tmp_path: Path, number: Any) -> None:
+    with pytest.raises(IndexError, match=f"there is no row {number}: there are 50"):
+        Rows(made(tmp_path / "c"))[number]
+
+
+def test_numbers_of_any_type(tmp_path: Path) -> None:
+    rows = Rows(made(tmp_path / "c"))
+    for kind in (np.int8, np.uint8, np.uint64, np.int64):
+        given = np.array([3, 49, 3], kind)
+        assert rows.__getitems__(given) == rows.__getitems__([3, 49, 3])
+    assert rows.__getitems__(np.array([-1, 2], np.int8)) == [rows[49], rows[2]]
+
+
+def test_a_close_lets_other_threads_read_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, read = Rows(made(tmp_path / "c")), ShardRows.read
+    expected = rows[:]
+
+    def read_while_closed(shard: ShardRows, *given: Any) -> Any:
+        rows.close()
+        return read(shard, *given)
+
+    monkeypatch.setattr(ShardRows, "read", read_while_closed)
+    assert rows[:] == expected
+    assert rows[49] == expected[49]

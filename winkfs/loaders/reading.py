@@ -185,7 +185,8 @@ class ShardRows:
 
     def _rest(self, pos: Int64, found: Found, content: bool, attributes: bool) -> None:
         """Read what is left, one by one, and complete what compiled code has read."""
-        for i, name in enumerate(found.names):
+        asked = set(map(type, found.names)) != {str}  # else loops over rows cost more than reading
+        for i, name in enumerate(found.names) if asked else ():
             if name is None:
                 try:
                     self._one(int(pos[i]), i, found, content, attributes)

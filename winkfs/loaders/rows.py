@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, overload
@@ -31,6 +31,7 @@ OnError = Literal["raise", "skip"] | Callable[[int, Exception], Any]
 Windows = dict[int, Window]
 """What is held of some shards, by their number."""
 ROW_BYTES: Final = 256  # of a row beside its content
+LARGEST_BLOCK: Final = (32 << 20) - (64 << 10)  # bytes, that glibc counts
 MOST_OPEN: Final = 100  # shards
 MOST_OPEN_FAR: Final = 1000
 BUILT_IN: Final = ("path", "content", "size", "mtime")
@@ -85,7 +86,9 @@ class Rows:
             raise TypeError(f"decode is a function of a row, not {shown(decode)}")
         if on_error not in ("raise", "skip") and not callable(on_error):
             raise ValueError(f"on_error is 'raise', 'skip' or a function, not {shown(on_error)}")
-        self._decode, self._on_error, self._content = decode, on_error, bool(content)
+        if not isinstance(content, bool):
+            raise TypeError(f"content is True or False, not {shown(content)}")
+        self._decode, self._on_error, self._content = decode, on_error, content
         self.weights = _checked_weights(weights, len(self._sources.snapshots))
         self._places = places_of(self._sources, raise_it if on_error == "raise" else self._lost)
         self._begin()
@@ -99,6 +102,7 @@ class Rows:
         self._lock, self._pid = threading.Lock(), os.getpid()
         self._open: OrderedDict[int, ShardRows] = OrderedDict()
         weakref.finalize(self, _close, self._open)  # loaders have no place to close a data set
+        _keep_freed()
 
     # --- what it is ---
 
@@ -160,19 +164,21 @@ class Rows:
             yield from self[start : start + 256]
 
     def _numbers(self, numbers: Any) -> Int64:
-        found = np.asarray(numbers)
-        if found.ndim != 1 or (found.dtype.kind not in "iu" and len(found)):
-            raise TypeError(f"numbers of rows are whole numbers, not {shown(numbers)}")
-        index = found.astype(np.int64)
-        index = np.where(index < 0, index + len(self), index)
-        wrong = np.flatnonzero((index < 0) | (index >= len(self)))
+        found, count = _whole(numbers), len(self)
+        inside = not len(found) or (found.min() >= 0 and found.max() < count)
+        wrong = [] if inside else np.flatnonzero((found < -count) | (found >= count))
         if len(wrong):
-            raise IndexError(f"there is no row {found[wrong[0]]}: there are {len(self)}")
+            raise IndexError(f"there is no row {found[wrong[0]]}: there are {count}")
+        index: Int64 = found.astype(np.int64)
+        if not inside:
+            index[index < 0] += count
         return index
 
     def _read(self, numbers: Any, windows: Sequence[Windows] = ()) -> Found:
         index = self._numbers(numbers)
         words = self._places.words[index]
+        if len(self._shards) == 1:
+            return self._of(0, words, windows)
         shard = np.searchsorted(self._places.starts, index, "right") - 1
         each = np.unique(shard).tolist()
         if len(each) == 1:
@@ -320,7 +326,8 @@ class Rows:
     def close(self) -> None:
         """Close the stores; the next read opens them again. Idempotent."""
         with self._lock:
-            _close(self._open)
+            while self._open:
+                self._open.popitem()[1].leave()  # other threads may be reading
 
     # --- pickle ---
 
@@ -354,13 +361,37 @@ class Rows:
         return found
 
 
+def _keep_freed() -> None:
+    """Have the allocator keep what batches free, which the next ones need, instead of returning it
+    to the kernel. glibc keeps twice as much as the largest block that was freed, at most 64 MiB.
+
+    cost  two system calls, and no memory
+    """
+    bytes(LARGEST_BLOCK)
+
+
+def _whole(numbers: Any) -> Any:
+    """Return numbers as an array of integers of any size. Raises TypeError."""
+    try:
+        found = np.asarray(numbers if hasattr(numbers, "__len__") else None)
+    except ValueError:  # lists of different lengths
+        found = np.empty((0, 0))
+    if found.ndim == 1 and (found.dtype.kind in "iu" or all(type(n) is int for n in found)):
+        return found
+    what = f"numbers of rows are whole numbers, not {shown(numbers)}"
+    if found.ndim == 2:
+        what += ": a winkfs.Sampler yields batches, so PyTorch takes it as batch_sampler="
+    raise TypeError(what)
+
+
 def _close(opened: OrderedDict[int, ShardRows]) -> None:
     while opened:
         opened.popitem()[1].close()
 
 
 def _checked_columns(columns: Sequence[str], sources: Sources) -> tuple[str, ...]:
-    if isinstance(columns, str | bytes) or not all(isinstance(name, str) for name in columns):
+    listed = isinstance(columns, Iterable) and not isinstance(columns, str | bytes)
+    if not listed or not all(isinstance(name, str) for name in columns):
         raise TypeError(f"columns is a list of names, not {shown(columns)}")
     known = {**sources.columns, **dict.fromkeys(BUILT_IN, "")}
     check_columns(columns, known)
@@ -370,7 +401,10 @@ def _checked_columns(columns: Sequence[str], sources: Sources) -> tuple[str, ...
 def _checked_weights(weights: Sequence[float] | None, count: int) -> tuple[float, ...] | None:
     if weights is None:
         return None
-    found = tuple(map(float, weights))
+    try:
+        found = tuple(map(float, weights))
+    except (TypeError, ValueError):
+        raise TypeError(f"weights is a list of numbers, not {shown(weights)}") from None
     if len(found) != count:
         raise ValueError(f"{len(found)} weights for {count} stores: give one for each")
     if not all(0 < weight < 1000 for weight in found):
