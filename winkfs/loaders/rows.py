@@ -165,13 +165,13 @@ class Rows:
 
     def _numbers(self, numbers: Any) -> Int64:
         found, count = _whole(numbers), len(self)
-        inside = not len(found) or (found.min() >= 0 and found.max() < count)
-        wrong = [] if inside else np.flatnonzero((found < -count) | (found >= count))
+        if not len(found) or (found.min() >= 0 and found.max() < count):
+            return found.astype(np.int64)  # type: ignore[no-any-return]
+        wrong = np.flatnonzero((found < -count) | (found >= count))
         if len(wrong):
             raise IndexError(f"there is no row {found[wrong[0]]}: there are {count}")
         index: Int64 = found.astype(np.int64)
-        if not inside:
-            index[index < 0] += count
+        index[index < 0] += count
         return index
 
     def _read(self, numbers: Any, windows: Sequence[Windows] = ()) -> Found:
