@@ -5,7 +5,8 @@
     names       1,000 names of 1,000,000 x 1 KiB, as a filter of Spark
     first       the first query of a session that has run one job: names and sizes, and all
                 contents, each in a process of its own
-    far         20,000 x 4 KiB on a server of S3 on 127.0.0.1, with the requests of each query
+    far         20,000 x 4 KiB on a server of S3 on 127.0.0.1, with the requests of each query, the
+                first time with an empty cache, and again
 
 Rows are `read(.., content="lazy")`; rivals are the eager read (content="inline") and Parquet, as
 Spark writes it (snappy, one row group in a file), and tuned for readers (not compressed, row groups
@@ -42,6 +43,7 @@ from sparkruns import COLUMNS, PARTS, Corpus, compare, session, timed, write_tun
 from webstore import BUCKET, Store, served
 
 import winkfs.spark
+from winkfs.remote.cache import DiskCache
 
 Query = Callable[[Any], int]
 Ways = Mapping[str, Callable[[], Any]]
@@ -69,6 +71,7 @@ def main() -> None:
     settle = 1 if asked.quick else SETTLE
     with scratch(asked) as place, served(place / "far") as store:
         (place / "far").mkdir()
+        os.environ["WINKFS_CACHE"] = str(place / "cache")  # which is emptied
         use_s3(store)  # before the session, whose processes have the settings from it
         small = Corpus(*_titled(asked.size(200_000, 4_000), 4 * samples.KIB), place / "small")
         many = Corpus(*_titled(asked.size(1_000_000, 8_000), samples.KIB), place / "many")
@@ -193,22 +196,30 @@ def names(report: Report, spark: Any, corpus: Corpus, settle: int, runs: int) ->
 
 
 def far(report: Report, spark: Any, corpus: Corpus, store: Store, settle: int, runs: int) -> None:
-    url, requests = f"s3://{BUCKET}/dataset", dict[str, tuple[int, int]]()
+    url, cache = f"s3://{BUCKET}/dataset", DiskCache.of_user()
     for case, query in (
         (ALL, contents), ("names and sizes", listed), ("1 % by name", partial(by_name, corpus)),
     ):  # fmt: skip
         cases: dict[str, Callable[[], int]] = {}
+        counts = list[str]()
         for name, content in ((LAZY, "lazy"), (EAGER, "inline")):
             way = partial(winkfs.spark.read, spark, url, content=content)
             cases[name] = partial(_asked, query, way)
-            store.counted()
-            cases[name]()
-            requests[name] = store.counted()
+            if cache is not None:
+                cache.clear()  # else one way would find what the other has kept
+            counts += [f"{name}, {when}: {_requests(store, cases[name])}"
+                       for when in ("first", "again")]  # fmt: skip
         found = measured(corpus, cases, settle // 4, runs)
         rows(report, f"{case}, {corpus.title}, object storage", found, case)
-        counted = "; ".join(f"{n} {a:,} requests, {b / 2**20:,.1f} MiB"
-                         for n, (a, b) in requests.items())  # fmt: skip
-        report.note(f"{case}, {corpus.title}, object storage: {counted}.")
+        report.note(f"{case}, {corpus.title}, object storage: {'; '.join(counts)}.")
+
+
+def _requests(store: Store, case: Callable[[], int]) -> str:
+    """Run a query -> what it asks of the store."""
+    store.counted()
+    case()
+    requests, size = store.counted()
+    return f"{requests:,} requests, {size / 2**20:,.1f} MiB"
 
 
 def _asked(query: Query, way: Callable[[], Any]) -> int:
