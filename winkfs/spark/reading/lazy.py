@@ -13,7 +13,7 @@ import re
 import uuid
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -28,7 +28,7 @@ from winkfs.names import DATA
 from winkfs.remote.find import links_to
 from winkfs.remote.links import accept
 from winkfs.spark.reading.options import Options
-from winkfs.spark.reading.stores import check, ddl_of, stores_of
+from winkfs.spark.reading.stores import check, ddl_of, found_stores, snapshot_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -176,20 +176,21 @@ class Places:
 
         raises  as `frame`
         """
-        stores = stores_of(options.sources)
+        stores = found_stores(options)
         for kind, path in stores:
             if not kind.has("shards"):
                 raise ValueError(f"{path}: is a {kind.name}: content=lazy is for containers and "
                                  "data sets")  # fmt: skip
-        as_of: Any = options.as_of
+        at = options
         if options.order.startswith("perm:") and any(kind.versions for kind, _ in stores):
             from winkfs.results import orders
 
-            as_of = orders.open(options.order.removeprefix("perm:")).generation
+            generation = orders.open(options.order.removeprefix("perm:")).generation
+            at = replace(options, as_of=str(generation))
         found: list[Shard] = []
         generations = {}
         for kind, path in stores:
-            seen = kind.function("shards", path)(path, as_of)
+            seen = snapshot_of(at, (kind, path))
             found += seen.shards
             if kind.versions:
                 generations[path] = seen.generation

@@ -126,12 +126,20 @@ Readers = Mapping[str, tuple[str, Callable[[str], Any]]]
 """Option -> the attribute that it sets, and the function that converts its value."""
 
 
+class Seen(dict[Any, Any]):
+    """What was read for a plan, by a key. A copy for another process is empty."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Seen, ()
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The checked options of a read. Times are nanoseconds, sizes bytes.
 
     sources     as given, not searched yet
     split       None: not given
+    seen        stores and snapshots that were read for them, which are not read again
     """
 
     sources: tuple[str, ...] = ()
@@ -152,6 +160,7 @@ class Options:
     changes: bool = False
     first: int | None = None
     last: int | None = None
+    seen: Seen = field(default_factory=Seen, compare=False, repr=False)
 
     @classmethod
     def of(cls, options: Mapping[str, str], others: Iterable[str] = ()) -> Self:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from winkfs.arrow.named import FoundStore
     from winkfs.dataset.shard import Shard
 
 
@@ -76,27 +75,23 @@ class FilteringReader(WinkfsReader):
         return filters
 
 
-def partitions(
-    options: Options, *, contents: bool, stores: list[FoundStore] | None = None
-) -> list[Scan | Ordered]:
+def partitions(options: Options, *, contents: bool) -> list[Scan | Ordered]:
     """Return the tasks of a scan.
 
     contents  whether contents are read, not only metadata
-    stores    those of the options, if they are known
     raises    NoSuchFile, StalePlan, ValueError, FormatError, OSError
     cost      without a selection only reads the manifest; with one, see `select` for each shard
               that may have such files by its names and mtimes in the manifest
     """
     from winkfs.spark.reading.stores import (
+        found_stores,
         part_of,
         shards_of,
-        stores_of,
         typed_of,
         worth_opening,
     )
 
-    if stores is None:
-        stores = stores_of(options.sources)
+    stores = found_stores(options)
     if options.changes:
         from winkfs.spark.reading.selected import changes
 
@@ -111,7 +106,7 @@ def partitions(
     if options.order != "offset":
         from winkfs.spark.reading.selected import in_order
 
-        shards = shards_of(stores, options.as_of)
+        shards = shards_of(options, stores)
         return in_order(options, contents, worth_opening(options, shards))
     parts, named = list[PlannedPiece](), list[PlannedPiece]()
     for kind, path in stores:
@@ -119,7 +114,7 @@ def partitions(
             if part := part_of(options, contents, (kind, path)):
                 named.append(part)
         elif kind.versions or options.as_of is not None:
-            shards = worth_opening(options, shards_of([(kind, path)], options.as_of))
+            shards = worth_opening(options, shards_of(options, [(kind, path)]))
             parts += _pieces(options, contents, shards)
         else:
             from winkfs.spark.reading.selected import part_now
@@ -150,15 +145,15 @@ def _pieces(
 def numbered(options: Options) -> list[Scan | Ordered]:
     """Return the tasks of a scan without contents whose pieces have the numbers of their containers
     in the plan, see `lazy.Places`. A whole scan has tasks of at most TASK_CONTENT bytes."""
-    from winkfs.spark.reading.stores import shards_of, stores_of
+    from winkfs.spark.reading.stores import found_stores, shards_of
 
-    stores = stores_of(options.sources)
-    shards = [shard for shard, _ in shards_of(stores, options.as_of)]
+    stores = found_stores(options)
+    shards = [shard for shard, _ in shards_of(options, stores)]
     if options.selection.everything and options.split is None:
         content = sum(shard.record.size for shard in shards)
         options = replace(options, partitions=max(options.partitions, content // TASK_CONTENT))
     numbers = {shard.base: number for number, shard in enumerate(shards)}
-    tasks = partitions(options, contents=False, stores=stores)
+    tasks = partitions(options, contents=False)
     for task in tasks:
         task.pieces = tuple(replace(piece, number=numbers[piece.base]) for piece in task.pieces)
     return tasks

@@ -211,7 +211,8 @@ def by_order(options: Options, contents: bool, stores: list[FoundStore]) -> list
     if options.as_of is not None and options.as_of.strip() != str(order.generation):
         raise ValueError(f"{folder} is an order of generation {order.generation}: leave out asOf")
     kind, root = stores[0]
-    shards = shards_of(stores, order.generation if kind.versions else options.as_of)
+    at = replace(options, as_of=str(order.generation)) if kind.versions else options
+    shards = shards_of(at, stores)
     pieces = _pieces_of(order, root, shards)
     content = sum(part.size for part in order.parts) if contents else 0
     if options.selection.everything:

@@ -10,7 +10,7 @@ import contextlib
 import glob
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from winkformats.disk.paths import absolute
 from winkformats.disk.schemes import is_far
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from winkfs.dataset.manifest import AsOf
     from winkfs.dataset.shard import Shard
+    from winkfs.dataset.snapshot import Snapshot
+
+STORES: Final = "stores"  # their key in `Options.seen`
 
 
 def stores_of(sources: Iterable[str]) -> list[FoundStore]:
@@ -55,7 +58,25 @@ def _open_store(path: str) -> FoundStore | None:
     return found if found is not None and found[0].has("open") else None
 
 
-def shards_of(stores: Iterable[FoundStore], as_of: AsOf = None) -> list[tuple[Shard, int]]:
+def found_stores(options: Options) -> list[FoundStore]:
+    """Return `stores_of` the options, which are searched once."""
+    if STORES not in options.seen:
+        options.seen[STORES] = stores_of(options.sources)
+    found: list[FoundStore] = options.seen[STORES]
+    return found
+
+
+def snapshot_of(options: Options, store: FoundStore) -> Snapshot:
+    """Return the snapshot of a container or data set, which is read once. Raises as `snapshot`."""
+    kind, path = store
+    key = path, pinned(options.as_of, path)
+    if key not in options.seen:
+        options.seen[key] = kind.function("shards", path)(*key)
+    found: Snapshot = options.seen[key]
+    return found
+
+
+def shards_of(options: Options, stores: Iterable[FoundStore]) -> list[tuple[Shard, int]]:
     """Return the shards of containers and data sets, each with its generation.
 
     raises  ValueError for a store of another kind; as `snapshot`
@@ -64,7 +85,7 @@ def shards_of(stores: Iterable[FoundStore], as_of: AsOf = None) -> list[tuple[Sh
     for kind, path in stores:
         if not kind.has("shards"):
             raise ValueError(f"{path}: is a {kind.name}: that is for containers and data sets")
-        seen = kind.function("shards", path)(path, pinned(as_of, path))
+        seen = snapshot_of(options, (kind, path))
         shards += [(shard, seen.generation) for shard in seen.shards]
     return shards
 
@@ -113,7 +134,7 @@ def typed_of(options: Options) -> dict[str, str]:
     from winkfs.dataset.records import union
 
     found = []
-    for kind, path in stores_of(options.sources):
+    for kind, path in found_stores(options):
         if options.changes and kind.versions:  # also of shards that were removed since
             from winkfs.dataset.manifest import Log
 
@@ -121,8 +142,7 @@ def typed_of(options: Options) -> dict[str, str]:
             made = log.manifests(log.newest(), log.head().oldest)
             found += [record.schema for manifest in made for record in manifest.added]
         if kind.has("shards"):
-            seen = kind.function("shards", path)(path, pinned(options.as_of, path))
-            found.append(seen.columns)
+            found.append(snapshot_of(options, (kind, path)).columns)
         else:
             with kind.function("open", path)(path) as reader:
                 found.append(reader.columns)
@@ -131,7 +151,7 @@ def typed_of(options: Options) -> dict[str, str]:
 
 def _all_records(options: Options) -> bool:
     """Return whether all stores are stores of records."""
-    for kind, path in stores_of(options.sources):
+    for kind, path in found_stores(options):
         if kind.has("shards"):
             return False
         with kind.function("open", path)(path) as reader:
