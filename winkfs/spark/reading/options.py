@@ -127,7 +127,7 @@ Readers = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 
 class Seen(dict[Any, Any]):
-    """What was read for a plan, by a key. A copy for another process is empty."""
+    """Stores and snapshots that a plan has read, by a key. A copy for another process is empty."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Seen, ()
