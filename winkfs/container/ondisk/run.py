@@ -89,7 +89,9 @@ class Run:
         self._storage = storage
         self.schema, table = _typed(value, end, count)
         self.values = dict(zip(self.schema, table, strict=True))
-        self.parts = self.places = np.frombuffer(value, PART, count, HEAD.size)
+        # Any: mypy tries each overload of NumPy for fields, whose types it does not know anyway.
+        self.parts: Any = np.frombuffer(value, PART, count, HEAD.size)
+        self.places: Any = self.parts
         lengths = np.frombuffer(value, "<u4", count, at)
         ends = list(accumulate(lengths.tolist(), initial=at + 4 * count))
         self.firsts = [value[a:b] for a, b in pairwise(ends)]
@@ -310,7 +312,8 @@ class Run:
             zones[name] = Zone(BUILTIN[name], rows, none, low, high)
         # A block that has only rows of GONE has no bounds, and nothing to choose.
         possible = where.possible(zones.get, len(rows)) & (self.parts["gone"] < rows)
-        return possible | (self.parts["asked"] > 0)
+        found: Bools = possible | (self.parts["asked"] > 0)
+        return found
 
     # --- reading ---
 
