@@ -31,7 +31,6 @@ from report import Goal, Report
 
 SHAPES: Final = ((100_000, 4 << 10), (20_000, 28 << 10))
 QUICK: Final = ((2_000, 4 << 10), (500, 28 << 10))
-FAR_SHAPES: Final = ((20_000, 4 << 10), (5_000, 28 << 10))  # with one request a row: minutes
 STEPS: Final = ("shuffled", "in order")
 GOALS: Final = {"LMDB": 0.9}  # times the rate of each rival, 1 of the others
 OURS: Final = "winkfs.Rows, full"
@@ -168,7 +167,7 @@ def remote(asked: Options) -> None:
     report = Report(asked, "loaders-remote", "What does a shuffled epoch ask of object storage?",
                     ("documents", "system", "requests", "MiB", "bytes for each of content",
                      "CPU s (wall)"))  # fmt: skip
-    for count, size in QUICK if asked.quick else FAR_SHAPES:
+    for count, size in QUICK if asked.quick else SHAPES:
         with scratch(asked) as folder:
             for system, epoch in EPOCHS.items():
                 kind = named(system)
