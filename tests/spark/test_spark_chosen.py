@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,29 @@ def test_a_plan_for_one_name_opens_one_shard(
                for name, text in option.items()}  # fmt: skip
     (task,) = planned(many, **options)
     assert len(opened) == 1 and len(task.pieces) == 1
+
+
+def test_a_plan_for_names_that_each_shard_may_have_opens_none(
+    opened: list[str], tmp_path: Path
+) -> None:
+    root = tmp_path / "set"
+    add(root, *({f"{i:02}-{s}": b"%d" % s for i in range(20)} for s in range(8)))
+    names = ["07-3", "00-0", "19-7", "07-4", "none"]
+    options = {"paths": json.dumps(names)}
+    with winkfs.open(root) as known:  # records which rows are hidden
+        assert len(known) == 160
+    opened.clear()
+    for contents in (True, False):
+        texts = Options.of({"path": str(root), **options})
+        tasks = partitions(texts, contents=contents)
+        assert not opened
+        assert sum(len(task.pieces) for task in tasks) == 8
+    for fields in ("path string, content binary", "path string, size long"):
+        found = read(root, fields, **options)
+        assert [row["path"] for row in found] == ["00-0", "07-3", "07-4", "19-7"]
+        assert [row.get("content") for row in found] == (
+            [b"0", b"3", b"4", b"7"] if "content" in fields else [None] * 4
+        )
 
 
 @pytest.mark.usefixtures("limited")

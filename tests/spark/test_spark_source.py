@@ -868,6 +868,7 @@ def test_filters_and_unions_on_one_load_do_not_leak(spark: SparkSession, kinds: 
     one = f"path = '{first[0]}'"
     assert spark.sql(f"select * from winkfs_leak where {one}").count() == 1
     assert spark.sql("select * from winkfs_leak").count() == len(names)
+    spark.catalog.dropTempView("winkfs_leak")
 
 
 def test_each_read_is_planned_anew(spark: SparkSession, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ from winkfs.container.select import (
     listed,
     query_of,
     rows_now,
+    select,
     values_between,
 )
 from winkfs.container.store import Store
@@ -99,7 +100,7 @@ class Contents:
 
     @cached_property
     def mapped(self) -> bool:
-        """Whether ranges are mapped, not read: all of the file is in the page cache."""
+        """Return whether ranges are mapped, not read: all of the file is in the page cache."""
         return self.store.mapped and self._drop is None
 
     @property
@@ -471,8 +472,12 @@ class PieceSource:
 
     def _chosen(self, piece: Chosen) -> Int64:
         """Return the positions of the selected files of the piece, ascending."""
-        query = query_of(piece.selection)._replace(between=(piece.low, piece.high))
         problem = raise_it if piece.strict else _ignored
+        if piece.selection.paths is not None:  # of a shard of a data set, which does not grow
+            self.store.load()
+            pos = select(self.store, piece.selection, problem).pos
+            return pos[(pos >= piece.low) & (pos < piece.high)]
+        query = query_of(piece.selection)._replace(between=(piece.low, piece.high))
         found = [
             listed(self.store, rows, query, piece.selection, problem).pos
             for rows in self._as_planned(piece, query, problem)

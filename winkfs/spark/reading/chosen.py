@@ -26,6 +26,7 @@ MAX_DECIDED: Final = 1 << 17  # files up to which the planner chooses: its tasks
 OPENING: Final = 512  # where a shard counts as so many
 LOOK: Final = 64  # weight of a file that is looked at, bytes
 LEAST_SHARE: Final = 1 / 16  # of the content, since files that are chosen may be close together
+FEW_SHARDS: Final = 2  # shards in which the planner looks up paths
 SAMPLED_SHARDS: Final = 4
 SAMPLED_BLOCKS: Final = 8  # of a shard
 
@@ -48,15 +49,19 @@ class Sample(NamedTuple):
         return OPEN + int(rows + share * content)
 
 
-def for_tasks(options: Options, shards: list[tuple[Shard, int]]) -> list[PlannedPiece] | None:
+def for_tasks(
+    options: Options, shards: list[tuple[Shard, int]], contents: bool
+) -> list[PlannedPiece] | None:
     """Return pieces whose tasks choose their files; None: the planner is to choose them.
 
     shards  of a data set, those that may have such files
     raises  StalePlan; FormatError; OSError
-    cost    opens SAMPLED_SHARDS of them, and reads SAMPLED_BLOCKS blocks of each
+    cost    opens SAMPLED_SHARDS of them, and reads SAMPLED_BLOCKS blocks of each; none for paths
     """
+    if options.selection.paths is not None:
+        return None if len(shards) <= FEW_SHARDS else _looked_up(options, shards, contents)
     files = sum(shard.record.files for shard, _ in shards)
-    if options.selection.paths is not None or _few(files, len(shards)):
+    if _few(files, len(shards)):
         return None
     found = []
     for shard, _ in shards[:: -(-len(shards) // SAMPLED_SHARDS)]:
@@ -74,6 +79,21 @@ def for_tasks(options: Options, shards: list[tuple[Shard, int]]) -> list[Planned
         for shard, number in shards
         if shard.record.files > len(shard.hidden)
     ]  # fmt: skip
+
+
+def _looked_up(
+    options: Options, shards: list[tuple[Shard, int]], contents: bool
+) -> list[PlannedPiece]:
+    """Return pieces whose tasks look up the paths of the selection. Their weights are as if each
+    shard had equally many of these."""
+    count = len(options.selection.paths or ())
+    found = []
+    for shard, number in shards:
+        record, there = shard.record, count / len(shards)
+        content = record.content / max(record.files, 1) if contents else 0
+        weight = OPEN + int(LOOK * count + there * (ROW + content))
+        found.append(PlannedPiece(_chosen(options, piece_of(shard, number)), weight, shard.hidden))
+    return found
 
 
 def of_container(options: Options, shard: Shard, store: Store) -> PlannedPiece | None:

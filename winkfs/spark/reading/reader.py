@@ -128,10 +128,11 @@ def _pieces(
     options: Options, contents: bool, shards: list[tuple[Shard, int]]
 ) -> Iterable[PlannedPiece]:
     """Return the pieces of the shards of a data set."""
-    if contents and not options.selection.everything:
+    chosen = options.selection
+    if (contents and not chosen.everything) or chosen.paths is not None:
         from winkfs.spark.reading.chosen import for_tasks
 
-        found = for_tasks(options, shards)
+        found = for_tasks(options, shards, contents)
         if found is not None:
             return found
     weight = sum(OPEN + weight_of(shard, contents) for shard, _ in shards)
