@@ -27,7 +27,7 @@ OPENING: Final = 512  # where a shard counts as so many
 LOOK: Final = 64  # weight of a file that is looked at, bytes
 LEAST_SHARE: Final = 1 / 16  # of the content, since files that are chosen may be close together
 FEW_SHARDS: Final = 2  # shards in which the planner looks up paths
-SAMPLED_SHARDS: Final = 4
+SAMPLED_SHARDS: Final = 2
 SAMPLED_BLOCKS: Final = 8  # of a shard
 
 
