@@ -29,7 +29,7 @@ from winkfs.units import CLAMPED
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
-from winkfs.spark.jobs.ingest import kind_of, units  # noqa: E402
+from winkfs.spark.jobs.units import kind_of, units  # noqa: E402
 
 HERE = Path(__file__).parent / "tables"
 T = 1_704_164_645  # 2024-01-02T03:04:05Z

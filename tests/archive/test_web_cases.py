@@ -462,7 +462,7 @@ def test_arc_files_are_read(tmp_path: Path, case: str, packed: bool) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_arc_files_are_known_by_their_first_bytes(tmp_path: Path, packed: bool) -> None:
     pytest.importorskip("pyarrow")
-    from winkfs.spark.jobs.ingest import kind_of
+    from winkfs.spark.jobs.units import kind_of
 
     (tmp_path / "some").write_bytes(gzip.compress(FILE) if packed else FILE)
     assert kind_of(str(tmp_path / "some")) == "warc"
