@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import signal
 import subprocess
@@ -30,7 +29,7 @@ from clusters import Cluster, die_with_parent, in_session, kill, wait_for
 from mounting import is_readable
 from sparking import MODULES, SETTINGS, SparkSession, environment, need_spark
 
-from winkfs.spark.session import SCRIPT
+from winkfs.spark.session import write_script
 
 PATIENCE = 240.0  # seconds one call may take before it counts as hung
 # Batches between Python functions are of 10,000 rows else: a task would see all of its own at once.
@@ -53,9 +52,7 @@ class Driver:
         self.place = log.parent  # its working directory
         self.log = log
         self.calls = 0
-        python = log.parent / "python"  # PySpark from pip, not from a zip of sources
-        python.write_text(SCRIPT.format(python=shlex.quote(sys.executable)))
-        python.chmod(0o700)
+        python = write_script(log.parent)  # PySpark from pip, not from a zip of sources
         with log.open("wb") as file:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, json.dumps(words)],

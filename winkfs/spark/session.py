@@ -325,15 +325,22 @@ def _made(context: Any) -> str | None:
     import pyspark
 
     try:
-        script, daemon = (Path(context._temp_dir, name) for name in ("python", "daemon.py"))
-        daemon.write_text(DAEMON)
-        python, started = shlex.quote(sys.executable), shlex.quote(str(daemon))
-        script.write_text(SCRIPT.format(python=python, daemon=started))
-        script.chmod(0o700)
+        script = write_script(Path(context._temp_dir))
         found = subprocess.run([script, "-c", WHERE], capture_output=True, check=True, text=True)
     except (OSError, AttributeError, subprocess.SubprocessError):
         return None
     return str(script) if found.stdout.strip() == pyspark.__file__ else None
+
+
+def write_script(folder: Path) -> Path:
+    """Write the script, and the daemon that it starts for tasks, into a folder -> its path. Raises
+    OSError."""
+    script, daemon = folder / "python", folder / "daemon.py"
+    daemon.write_text(DAEMON)
+    python, started = shlex.quote(sys.executable), shlex.quote(str(daemon))
+    script.write_text(SCRIPT.format(python=python, daemon=started))
+    script.chmod(0o700)
+    return script
 
 
 # --- settings ---
