@@ -61,6 +61,25 @@ def test_arrays_of_all_types_come_back(kind: str, nulls: str) -> None:
             pa.array(range(len(texts) - 1, -1, -1))))  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["string", "binary", "list<string>"])
+def test_a_part_of_a_column_converts_its_own_words_alone(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch of a scan is such a part: with all words, a scan would be quadratic."""
+    column = Column.of(kind, [b'["%d"]' % i if "<" in kind else b"%d" % i for i in range(1000)])
+    made, converted = arrays.binaries, list[int]()
+
+    def counted(values: Any) -> Any:
+        converted.append(len(values))
+        return made(values)
+
+    monkeypatch.setattr(arrays, "binaries", counted)
+    found = arrays.of_column(column.take(np.array([7, 999, 7])))
+    wanted = [["7"], ["999"], ["7"]] if "<" in kind else ["7", "999", "7"]
+    assert found.to_pylist() == ([w.encode() for w in wanted] if kind == "binary" else wanted)
+    assert converted == [2]
+
+
 def test_nan_in_a_list_stays_nan_and_not_null() -> None:
     column = Column.of("list<float64>", [b"[NaN,null,NaN]"])
     (found,) = arrays.of_column(column).to_pylist()

@@ -54,23 +54,25 @@ def of_column(given: Column) -> pa.Array:
         narrow = given.kind == "date"
         values = given.numbers.astype(np.int32) if narrow else given.numbers
         return column(values, kind, missing)
-    each = _words(given, kind)
-    if not len(each):
+    if not given.valid.any():
         return pa.nulls(len(given), kind)
-    return call_function("take", [each, column(given.numbers, missing=missing)])
+    # A part of a column has the words of the whole.
+    used, index = np.unique(given.numbers, return_inverse=True)
+    return call_function("take", [_words(given, used, kind), column(index, missing=missing)])
 
 
-def _words(given: Column, kind: pa.DataType) -> pa.Array:
-    """Return the values that the numbers of a column of texts or lists are indices of."""
-    lists = given.lists
-    if lists is not None:
+def _words(given: Column, used: Int64, kind: pa.DataType) -> pa.Array:
+    """Return the texts or lists with these numbers of a column."""
+    if given.lists is not None:
+        lists = given.lists.rows(used, np.ones(len(used), bool))
         missing = None if lists.valid.all() else ~lists.valid
         values = column(lists.values, kind.value_type, missing)
         return pa.ListArray.from_arrays(column(lists.ends.astype(np.int32)), values)
+    words = list(map(given.words.__getitem__, used.tolist()))
     if given.kind != "list<string>":
-        return binaries(given.words).view(kind)
+        return binaries(words).view(kind)
     # Where each row has a word, that of a null is b"".
-    found = [to_value(given.kind, word) or [] for word in given.words]
+    found = [to_value(given.kind, word) or [] for word in words]
     ends = np.cumsum([0, *map(len, found)], dtype=np.int32)
     return pa.ListArray.from_arrays(column(ends), texts(list(itertools.chain(*found))))
 
