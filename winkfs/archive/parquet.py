@@ -199,14 +199,15 @@ class Table:
             if (what := _fault(name, content)) is not None:
                 self._note(Note(name or self._path.encode(), f"row {first + i}: {what}", True))
                 continue
+            assert name is not None  # a fault
             xattrs = None
             if schema:
                 pairs = ((k, column[i]) for k, column in zip(keys, texts, strict=True))
                 xattrs = {k: text for k, text in pairs if text is not None} | {RECORD: record}
             ns = None if mtime is None else nearest_ns(mtime)
             if ns != mtime:
-                self._note(clamped(name or b""))
-            yield Row(name or b"", content or b"", ns, FileType.FILE, None, None, None, xattrs)
+                self._note(clamped(name))
+            yield Row(name, content, ns, FileType.FILE, None, None, None, xattrs)
 
     def _times(
         self, batch: pa.RecordBatch, names: list[bytes | None], unit: int

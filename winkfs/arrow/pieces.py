@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 ROW: Final = 256  # weight of a row beside its content, bytes: its path, and work of the engine
 OPEN: Final = 64 << 10  # weight of opening a container, bytes
 POS_BITS: Final = 44  # of a reference that are the position of the inode; above: the shard
+POS_MASK: Final = (1 << POS_BITS) - 1
 WIDTHS: Final = (np.int8, np.int16, np.int32, np.int64)  # of packed numbers
 
 # --- rows ---

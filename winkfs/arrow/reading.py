@@ -25,6 +25,7 @@ from winkfs.arrow.named import table_of
 from winkfs.arrow.pieces import (
     OPEN,
     POS_BITS,
+    POS_MASK,
     Piece,
     PlannedPiece,
     divide,
@@ -64,7 +65,6 @@ BUILT_IN: Final = {
     "ref": pa.int64(),
 }  # fmt: skip
 USUAL: Final = ("path", "size", "mtime")
-POS_MASK: Final = (1 << POS_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,6 @@ from winkfs.spark.jobs.session import Report, ignore, program
 from winkfs.spark.jobs.sources import TarOptions as TarOptions
 from winkfs.spark.jobs.sources import source_of
 from winkfs.spark.jobs.tasks import attempt, guarded, on_units
-from winkfs.spark.jobs.units import KINDS as KINDS
 from winkfs.spark.jobs.units import SUFFIXES, Unit, groups, units
 
 if TYPE_CHECKING:
@@ -67,8 +66,8 @@ def run(
     inputs       directories and files that all workers can read. Names are relative to a directory
                  or as in an archive; for web documents see `winkfs.archive.webnames`. If
                  names are equal, the last input counts
-    kind         one of KINDS; None: detected for each, but never webdataset and mds, which are read
-                 as tar and tree
+    kind         one of `units.KINDS`; None: detected for each, but never webdataset and mds, which
+                 are read as tar and tree
     html         add the columns `title` and `lang`, from the document itself
     again        also read units that the data set has recorded as read
     fail_fast    the first bad record is an error, and its round is not committed

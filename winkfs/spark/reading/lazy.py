@@ -21,7 +21,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.objects import WASTED
 from winkformats.disk.schemes import is_far
-from winkfs.arrow.pieces import POS_BITS, Piece, batch_ranges
+from winkfs.arrow.pieces import POS_BITS, POS_MASK, Piece, batch_ranges
 from winkfs.container.table import EMPTY
 from winkfs.dataset.shard import Shard
 from winkfs.names import DATA
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from winkfs.arrow.rows import Contents
 
 MAX_SHARDS: Final = 1 << 63 - POS_BITS  # numbers that a reference has room for
-POS_MASK: Final = (1 << POS_BITS) - 1
 ROW_BYTES: Final = 128  # approximate bytes of memory of a row beside its content
 MAX_MAPPED: Final = 1 << 30  # bytes of a range of a file that is mapped at a time
 DROPS: Final = (
