@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,6 +108,13 @@ class Counted:
     def requests(self) -> Counter[str]:
         """Return how many of each kind came so far: LOOKUP, READ, READDIRPLUS ..."""
         return Counter(line.partition(" ")[0] for line in self._lines())
+
+    def after_release(self, files: int, patience: float = 10) -> Counter[str]:
+        """Return the requests once so many files were released: close() does not wait for that."""
+        limit = time.monotonic() + patience
+        while (found := self.requests())[str(p.RELEASE)] < files and time.monotonic() < limit:
+            time.sleep(0.01)
+        return found
 
     def looked_up(self, end: str) -> list[str]:
         """Return the names with such an end that the server was asked for."""

@@ -48,7 +48,7 @@ def test_a_new_file_takes_few_requests(
     with counted(base, tmp_path) as mount:
         for number in range(FILES):
             work(mount.directory / f"new{number}")
-    found = mount.requests()
+        found = mount.after_release(FILES)
     allowed = {NAMES.get(opcode, str(opcode)): count for opcode, count in wanted.items()}
     for request, count in found.items():
         assert count <= FILES * allowed.get(request, 0) + ONCE, request
