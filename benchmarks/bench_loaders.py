@@ -6,7 +6,7 @@ a process of its own, all of them in turn, round by round; imports are not measu
 those of the process and its children. A system that is missing is left out, with a note:
 pip install mosaicml-streaming webdataset pylance lmdb bagz array_record barecat.
 
---remote  instead an epoch from object storage on this machine, which counts requests and bytes
+--remote  instead an epoch from moto, an object storage on this machine: requests and bytes counted
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def version_of(system: type[System]) -> str:
 def remote(asked: Options) -> None:
     """Count what a shuffled epoch asks of a store, with an empty cache."""
     from loader_remote import EPOCHS
-    from webstore import served
+    from webstore import moto
 
     report = Report(asked, "loaders-remote", "What does a shuffled epoch ask of object storage?",
                     ("documents", "system", "requests", "MiB", "bytes for each of content",
@@ -173,7 +173,8 @@ def remote(asked: Options) -> None:
                 kind = named(system)
                 try:
                     kind(folder, count).make(contents(count, size))
-                    with served(folder) as store:
+                    with moto() as store:
+                        store.fill(folder)
                         local = folder / f"local-{epoch.__name__}"
                         store.counted()
                         before, began = os.times(), time.perf_counter()

@@ -5,8 +5,8 @@
     names       1,000 names of 1,000,000 x 1 KiB, as a filter of Spark
     first       the first query of a session that has run one job: names and sizes, and all
                 contents, each in a process of its own
-    far         20,000 x 4 KiB on a server of S3 on 127.0.0.1, with the requests of each query, the
-                first time with an empty cache, and again
+    far         20,000 x 4 KiB on moto, a server of S3, on 127.0.0.1, with the requests of each
+                query, the first time with an empty cache, and again
 
 Rows are `read(.., content="lazy")`; rivals are the eager read (content="inline") and Parquet, as
 Spark writes it (snappy, one row group in a file), and tuned for readers (not compressed, row groups
@@ -40,7 +40,7 @@ from bench_remote import use_s3
 from common import Case, Phases, interleaved, options, scratch, warm
 from report import Goal, Report
 from sparkruns import COLUMNS, PARTS, Corpus, compare, session, timed, write_tuned
-from webstore import BUCKET, Store, served
+from webstore import BUCKET, Store, moto
 
 import winkfs.spark
 from winkfs.remote.cache import DiskCache
@@ -69,8 +69,7 @@ def main() -> None:
     question = "How much does Spark spend on a query that needs few of the contents, or all?"
     report = Report(asked, "spark-lazy", question, COLUMNS)
     settle = 1 if asked.quick else SETTLE
-    with scratch(asked) as place, served(place / "far") as store:
-        (place / "far").mkdir()
+    with scratch(asked) as place, moto() as store:
         os.environ["WINKFS_CACHE"] = str(place / "cache")  # which is emptied
         use_s3(store)  # before the session, whose processes have the settings from it
         small = Corpus(*_titled(asked.size(200_000, 4_000), 4 * samples.KIB), place / "small")
@@ -79,6 +78,7 @@ def main() -> None:
         with session() as spark:
             for corpus in (small, many, distant):
                 documents(spark, corpus)
+            store.fill(distant.place)
             local(report, spark, small, settle, asked.runs)
             names(report, spark, many, settle, asked.runs)
             far(report, spark, distant, store, settle, asked.runs)

@@ -1,5 +1,9 @@
-"""A store of objects on 127.0.0.1: the files of a folder, by plain HTTP and by S3, in a process of
-its own. It counts requests and the bytes of contents, and can be slow on order."""
+"""A store of objects on 127.0.0.1, by plain HTTP and by S3, in a process of its own, which counts
+requests and the bytes of contents.
+
+served  the files of a folder; it can be slow on order
+moto    moto, a server of the protocol of S3 that others wrote; it begins empty
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -46,6 +50,18 @@ class Store:
         found: list[int] = urllib3.PoolManager().request("GET", f"{self.endpoint}/count").json()
         return found[0], found[1]
 
+    def fill(self, folder: Path) -> None:
+        """Upload the files of a folder. Raises OSError."""
+        import urllib3
+
+        pool = urllib3.PoolManager()
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                url = f"{self.url}/{path.relative_to(folder).as_posix()}"
+                answer = pool.request("PUT", url, body=path.read_bytes())
+                if answer.status != 200:
+                    raise OSError(f"{url}: status {answer.status}")
+
 
 @contextlib.contextmanager
 def served(folder: Path, latency: float = 0.0, rate: float = 0.0) -> Iterator[Store]:
@@ -54,9 +70,27 @@ def served(folder: Path, latency: float = 0.0, rate: float = 0.0) -> Iterator[St
     latency  seconds before each answer
     rate     bytes a second, of all answers together; 0: as fast as it can
     """
+    with _in_a_process(_serve, folder, latency, rate) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def moto() -> Iterator[Store]:
+    """Start moto with an empty bucket."""
+    with _in_a_process(_moto) as store:
+        import urllib3
+
+        urllib3.PoolManager().request("PUT", store.url)
+        store.counted()
+        yield store
+
+
+@contextlib.contextmanager
+def _in_a_process(serve: Callable[..., None], *arguments: Any) -> Iterator[Store]:
+    """Have a function serve, which is called with a connection for its port."""
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(folder, latency, rate, there), daemon=True
+        target=serve, args=(*arguments, there), daemon=True
     )
     process.start()
     try:
@@ -278,4 +312,32 @@ def _serve(folder: Path, latency: float, rate: float, pipe: Any) -> None:
     _Handler.parts = {}
     server = _Server(("127.0.0.1", 0), _Handler)
     pipe.send(server.server_port)
+    server.serve_forever()
+
+
+def _moto(port: Any) -> None:
+    """Serve until the process ends."""
+    import logging
+
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    inner, seen, lock = DomainDispatcherApplication(create_backend_app), [0, 0], threading.Lock()
+
+    def counting(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/count":
+            with lock:
+                body = json.dumps(seen).encode()
+                seen[:] = [0, 0]
+            start("200 OK", [("Content-Length", str(len(body)))])
+            return [body]
+        parts = list(inner(environ, start))
+        with lock:
+            seen[0] += 1
+            seen[1] += int(environ.get("CONTENT_LENGTH") or 0) + sum(map(len, parts))
+        return parts
+
+    server = make_server("127.0.0.1", 0, counting, threaded=True)
+    port.send(server.server_port)
     server.serve_forever()
