@@ -247,8 +247,11 @@ from winkfs.spark.writing.sink import WinkfsStreamWriter, stream_writer
 source, root, checkpoint, when, *every = sys.argv[1:]
 Path(checkpoint + ".pid").write_text(str(spark._jvm.java.lang.ProcessHandle.current().pid()))
 
-def die(checkpoint):
+def kill(checkpoint):
     os.kill(int(Path(checkpoint + ".pid").read_text()), 9)
+
+def die(checkpoint):  # in a process of the JVM, which is killed, too
+    kill(checkpoint)
     time.sleep(60)
 
 def dying(place, name, late):
@@ -284,8 +287,9 @@ class Source(WinkfsDataSource):
         writer.__class__ = Dying
         return writer
 
-if when.startswith("any "):  # seconds
-    threading.Timer(float(when[4:]), die, [checkpoint]).start()
+at_any = threading.Timer(float(when[4:]) if when.startswith("any ") else 1e6, kill, [checkpoint])
+at_any.daemon = True
+at_any.start()
 spark.dataSource.register(Source)
 frame = spark.readStream.format("winkfs").option("maxFilesPerTrigger", 20).load(source)
 writer = frame.writeStream.format("winkfs").option("checkpointLocation", checkpoint)
@@ -293,6 +297,7 @@ if every:
     writer = writer.option("compactEvery", every[0])
 query = writer.trigger(availableNow=True).start(root)
 assert query.awaitTermination(200)
+at_any.cancel()  # the next application may have the same JVM
 """
 
 
