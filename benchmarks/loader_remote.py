@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from bench_remote import use_s3
 from loader_rivals import BATCH, batches
 from webstore import BUCKET, S3, Store
 
@@ -15,7 +16,8 @@ import winkfs
 
 def wink(store: Store, system: Any, local: Path) -> int:
     """By windows that are read ahead, without a cache on the disk."""
-    rows = winkfs.Rows(f"{store.url}/winkfs/c")
+    use_s3(store)
+    rows = winkfs.Rows(f"s3://{BUCKET}/winkfs/c")
     sampler = winkfs.Sampler(rows, BATCH)
     return sum(1 for _ in winkfs.Stream(rows, sampler))
 

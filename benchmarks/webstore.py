@@ -319,7 +319,7 @@ def _moto(port: Any) -> None:
     """Serve until the process ends."""
     import logging
 
-    from moto.server import DomainDispatcherApplication, create_backend_app
+    from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -338,6 +338,6 @@ def _moto(port: Any) -> None:
             seen[1] += int(environ.get("CONTENT_LENGTH") or 0) + sum(map(len, parts))
         return parts
 
-    server = make_server("127.0.0.1", 0, counting, threaded=True)
+    server = make_server("127.0.0.1", 0, counting, True, request_handler=MotoRequestHandler)
     port.send(server.server_port)
     server.serve_forever()
