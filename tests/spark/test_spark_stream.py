@@ -330,7 +330,7 @@ def test_a_driver_killed_at_any_time_loses_and_doubles_nothing(
     random = Random(seed)
     files: dict[str, bytes] = {}
     for number in range(6):
-        files |= log(source, 400 * number, 400 * (number + 1))
+        files |= log(source, 200 * number, 200 * (number + 1))
         when = {2: "before", 4: "after"}.get(number, "any")  # a batch, or seconds
         application(DIES, source, root, checkpoint, f"{when} {random.randrange(1, 20)}")
         have = stored.files(root) if is_dataset(root) else {}  # killed before it made one
