@@ -67,7 +67,8 @@ def main() -> None:
         _first_query(*asked.own.first)
         return
     question = "How much does Spark spend on a query that needs few of the contents, or all?"
-    report = Report(asked, "spark-lazy", question, COLUMNS)
+    only_far = asked.own.far
+    report = Report(asked, "spark-lazy" + "-far" * only_far, question, COLUMNS)
     settle = 1 if asked.quick else SETTLE
     with scratch(asked) as place, moto() as store:
         os.environ["WINKFS_CACHE"] = str(place / "cache")  # which is emptied
@@ -76,18 +77,21 @@ def main() -> None:
         many = Corpus(*_titled(asked.size(1_000_000, 8_000), samples.KIB), place / "many")
         distant = Corpus(*_titled(asked.size(20_000, 2_000), 4 * samples.KIB), place / "far")
         with session() as spark:
-            for corpus in (small, many, distant):
+            for corpus in (distant,) if only_far else (small, many, distant):
                 documents(spark, corpus)
             store.fill(distant.place)
-            local(report, spark, small, settle, asked.runs)
-            names(report, spark, many, settle, asked.runs)
+            if not only_far:
+                local(report, spark, small, settle, asked.runs)
+                names(report, spark, many, settle, asked.runs)
             far(report, spark, distant, store, settle, asked.runs)
-        first(report, small, 1 if asked.quick else FIRSTS)
+        if not only_far:
+            first(report, small, 1 if asked.quick else FIRSTS)
     report.note("CPU is that of the whole application: driver, JVM and Python workers.")
     report.finish()
 
 
 def _own(parser: ArgumentParser) -> None:
+    parser.add_argument("--far", action="store_true", help="only what is on object storage")
     parser.add_argument("--first", nargs=3, help="for itself: a query, a way, a folder")
 
 
