@@ -24,7 +24,7 @@ TABLES = {
     "container.select": "of one inode that a condition is asked of",
     "mounting.datasetnames": "of names of several shards",
     "arrow.records": "of records of a store",
-    "arrow.named": "of files of another store",
+    "tables": "of files of another store, as `Stat`",
 }
 PASSES = {
     "container.survey": "defines it: entries and inodes of a range, damage to a callback",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from winkformats.arrays import Int64
 from winkfs.arrow.pieces import OPEN, Named, PlannedPiece, Recorded, weights_of
 from winkfs.container.ondisk.column import Column
 from winkfs.container.selection import Selection
-from winkfs.entry import Stat, default_mode
-from winkfs.names import Name, to_bytes
+from winkfs.names import Name
+from winkfs.tables import table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,22 +61,6 @@ def is_records(reader: Reader) -> bool:
     from winkfs.stores.records import Records  # late: most queries do not need it
 
     return isinstance(reader, Records)
-
-
-def table_of(stats: Sequence[Stat]) -> FileTable:
-    """Return files as a table whose positions are their numbers."""
-    from winkfs.container.table import SPECIAL, FileTable
-
-    names = [to_bytes(stat.name) for stat in stats]
-
-    def column(value: Callable[[Stat], int]) -> Int64:
-        return np.array([value(stat) for stat in stats], np.int64)
-
-    special = np.array([stat.mode != default_mode(stat.ftype) for stat in stats], bool)
-    return FileTable.of(
-        names, np.arange(len(stats)), 0, column(lambda s: s.size), column(lambda s: s.mtime_ns),
-        kind=column(lambda s: s.ftype) + special * SPECIAL,
-    )  # fmt: skip
 
 
 class NamedSource:

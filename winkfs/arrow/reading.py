@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -21,7 +20,6 @@ from winkformats.errors import CorruptError, raise_it
 from winkfs.arrow import arrays
 from winkfs.arrow.batches import TIMESTAMP, OpenPiece, Reading, batches, ordered
 from winkfs.arrow.named import part_of as named_part
-from winkfs.arrow.named import table_of
 from winkfs.arrow.pieces import (
     OPEN,
     POS_BITS,
@@ -41,7 +39,7 @@ from winkfs.container.ondisk.typed import USER, Texts
 from winkfs.container.select import Query, all_rows
 from winkfs.container.selection import Selection
 from winkfs.container.store import Store
-from winkfs.container.table import MTIME, SIZE, FileTable
+from winkfs.container.table import FileTable
 from winkfs.container.where import parse
 from winkfs.dataset.reading import DatasetReading
 from winkfs.dataset.shard import may_be_from, may_begin
@@ -50,7 +48,8 @@ from winkfs.errors import DamageWarning, StalePlan, warn_caller
 from winkfs.names import Name, to_bytes, to_str
 from winkfs.reader import Content, Order, Problem, Reader
 from winkfs.registry import kind_of
-from winkfs.units import LAST, NANO, Time, as_int, shown, to_ns
+from winkfs.tables import scanned, whole
+from winkfs.units import Time, as_int, shown, to_ns
 
 REOPEN: Final = "sync, and open it for reading"
 Line = Callable[[str], None]
@@ -58,7 +57,6 @@ OnError = Literal["raise", "skip"] | Line
 EXACT_FILES: Final = 1 << 10  # of a data set up to which its parts are cut between files
 MOST: Final = 1 << 30  # the largest such number
 LARGEST: Final = (1 << 31) - 1  # bytes of a value that Arrow can hold
-ENTRIES_AT_ONCE: Final = 1 << 12  # of a scan that become a table
 BUILT_IN: Final = {
     "path": pa.string(), "size": pa.int64(), "mtime": TIMESTAMP, "content": pa.binary(),
     "name_raw": pa.binary(), "mtime_ns": pa.int64(), "ftype": pa.int32(), "mode": pa.int32(),
@@ -408,7 +406,9 @@ class _ByName:
         if isinstance(reader, Container) and reader.writable:
             self.contents = _Locked(reader)
         self._listed = found is not None
-        self._found = self._scanned(report) if found is None else found
+        if found is None:
+            found = scanned(reader, asked.prefix, report, asked.times, {"where": asked.where})
+        self._found = found
 
     def __exit__(self, *exc: object) -> None:
         """Close what was opened here; the handle stays open."""
@@ -422,31 +422,7 @@ class _ByName:
         for rows in self._found:
             seen = rows.visible(None, include_dirs=self._asked.reading.include_dirs)
             if len(seen):
-                yield self._whole(seen)
-
-    def _scanned(self, report: Problem | None) -> Iterator[FileTable]:
-        """Yield the files of a scan as tables."""
-        low, high = self._asked.times
-        since = None if low is None else low // NANO  # whole seconds, which lose no digits
-        until = None if high is None else -(-high // NANO)
-        found = self._reader.scan(
-            since, until, self._asked.prefix, where=self._asked.where, problem=report
-        )
-        while some := list(islice(found, ENTRIES_AT_ONCE)):
-            rows = table_of(some)
-            yield rows.take(rows.within(self._asked.times))
-
-    def _whole(self, rows: FileTable) -> FileTable:
-        """Return the rows with sizes and times that the catalog does not have."""
-        asked = np.flatnonzero(rows.asked)
-        if not len(asked):
-            return rows
-        numbers = rows.numbers.copy()
-        for i in asked.tolist():
-            stat = self._reader.stat(rows.name(i))
-            numbers[i, SIZE] = stat.size
-            numbers[i, MTIME] = min(max(stat.mtime_ns, -LAST - 1), LAST)
-        return rows.with_numbers(numbers)
+                yield whole(self._reader, seen, None)
 
     def of(self, rows: FileTable) -> tuple[pa.Array, dict[int, Exception]]:
         """Read contents in bulk; after damage one by one: see `rows.Contents.of`."""
