@@ -19,6 +19,7 @@ from winkfs.container.table import (
     BY_INODE,
     FILEID,
     MODE_AT,
+    NOTHING,
     OWNER,
     SPECIAL,
     FileTable,
@@ -97,6 +98,28 @@ def table_of(stats: Sequence[Stat]) -> FileTable:
     """Return files as a table whose positions are their numbers."""
     numbers = _numbers(stats)
     return FileTable([to_bytes(stat.name) for stat in stats], numbers)
+
+
+def table_by_name(names: list[bytes], facts: Sequence[Sequence[int]]) -> FileTable:
+    """Return files as a table in byte order of the names; of several with one name the last counts.
+
+    facts  of each: size, mtime and ctime in nanoseconds, FileType, mode, uid, gid
+    ->     positions are the numbers of the files in the order given
+    """
+    if not names:
+        return NOTHING
+    size, mtime, ctime, ftype, mode, uid, gid = np.array(facts, np.int64).T
+    rows = np.zeros((len(names), OWNER + 1), np.int64)
+    rows[:, 0] = np.arange(len(names))
+    rows[:, FILEID + 1 : OWNER] = np.stack([
+        size, mtime, np.full(len(names), BY_INODE), ctime, ftype | SPECIAL | mode << MODE_AT,
+    ], 1)  # fmt: skip
+    rows[:, OWNER] = uid | (gid - (gid >> 31 << 32)) << 32
+    found = FileTable(names, rows)
+    found = found.take(np.argsort(found.column, kind="stable"))
+    kept = np.ones(len(found), np.bool_)
+    kept[:-1] = found.column[1:] != found.column[:-1]
+    return found if kept.all() else found.take(kept)
 
 
 def _numbers(stats: Sequence[Stat]) -> Int64:

@@ -30,6 +30,7 @@ from winkfs.archive.items import (
     STREAM_BYTES,
     Block,
     ChangingItemSource,
+    Chooser,
     Copy,
     Item,
     ItemSource,
@@ -375,15 +376,23 @@ class Packer:
 
         raises  as `run`
         """
-        self._unordered = isinstance(source, Tree) and not self.container.ao
-        self._synced = self.container.stored_bytes
         finder, ao = Finder(self.container, mark.end), self.container.ao
         again = self.names.__contains__
         chosen = Update(finder, mark.since, checksum, not ao, again, self._progress)
         with contextlib.closing(finder):
-            put_all(source.changed(chosen, by_mtime=ao), [self], self._as_it_was)
+            self.put_chosen(source, chosen)
         self._report.unchanged += chosen.unchanged
         return chosen
+
+    def put_chosen(self, source: ChangingItemSource, chooser: Chooser) -> None:
+        """Put the files that a chooser selects; of a suspect that is unchanged only its metadata.
+
+        raises  as `run`
+        """
+        ao = self.container.ao
+        self._unordered = isinstance(source, Tree) and not ao
+        self._synced = self.container.stored_bytes
+        put_all(source.changed(chooser, by_mtime=ao), [self], self._as_it_was)
 
     def put(self, item: Item | Block, home: Container | None = None) -> None:
         """Put an item; `home` has the target of a hard link, None: this container."""

@@ -216,9 +216,35 @@ class Tree:
             return update.choose(files)
         return ((kind, seen, None) for kind, seen in files)
 
+    def listed(
+        self, *, attributes: bool = True
+    ) -> Generator[tuple[Seen, os.stat_result, dict[bytes, bytes] | None], None, None]:
+        """Yield the files that a container can hold, with their status and extended attributes, and
+        note all others. No content is read.
+
+        attributes  False: without extended attributes, None for each
+        """
+        with self._opened() as root:
+            for found, seen, status in self._stated(root):
+                if found.kind == OTHER:
+                    self._note(Note(found.name, _unheld(status), False))
+                    continue
+                xattrs = None
+                if attributes:
+                    try:
+                        path = b"/proc/self/fd/%d/%b" % (found.fd, found.path)
+                        xattrs = self._xattrs.of(path, status)
+                    except OSError as error:
+                        self._failed(found.name, error)
+                yield seen, status, xattrs
+
     def _seen(self, root: int) -> Iterator[tuple[bytes, Seen]]:
         """Yield all files, with their kinds."""
-        for path, fd, name, kind in self._found(root):
+        return ((found.kind, seen) for found, seen, _ in self._stated(root))
+
+    def _stated(self, root: int) -> Iterator[tuple[Found, Seen, os.stat_result]]:
+        for found in self._found(root):
+            path, fd, name, kind = found
             try:
                 status = os.stat(path, dir_fd=fd, follow_symlinks=False)
             except OSError as error:
@@ -226,8 +252,7 @@ class Tree:
                 continue
             size = status.st_size if kind in (FILE, LINK) else 0
             mtime = nearest_ns(status.st_mtime_ns)
-            seen = Seen(name, FTYPES[kind], size, mtime, status.st_ctime_ns)
-            yield kind, seen
+            yield found, Seen(name, FTYPES[kind], size, mtime, status.st_ctime_ns), status
 
     def _sorted(self, files: Iterator[Chosen]) -> Iterator[Chosen]:
         """Sort by mtime. Only names and times are kept of the files."""
@@ -377,8 +402,7 @@ class Tree:
         path, fd, name, kind = found
         status = os.stat(path, dir_fd=fd, follow_symlinks=False)
         if kind == OTHER:
-            what = UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind: left out")
-            self._note(Note(name, what, False))
+            self._note(Note(name, _unheld(status), False))
             return None
         mtime = self._mtime(name, status, mtime_ns)
         target = os.readlink(path, dir_fd=fd) if kind == LINK else b""
@@ -535,6 +559,11 @@ def _kind(entry: os.DirEntry[str]) -> bytes:
     if entry.is_dir(follow_symlinks=False):
         return DIR
     return LINK if entry.is_symlink() else OTHER
+
+
+def _unheld(status: os.stat_result) -> str:
+    """Return why no container can hold a file."""
+    return UNHELD.get(stat.S_IFMT(status.st_mode), "a file of an unknown kind: left out")
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

@@ -23,6 +23,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "create": ("change", "Make an empty container."),
         "pack": ("pack", "Pack a directory or a tar file into a container."),
         "unpack": ("pack", "Unpack a container into a directory."),
+        "sync": ("sync", "Make a container equal to a directory, a tar file or another one."),
         "export": ("export", "Write the files as WebDataset, MDS or Parquet."),
         "columns": ("change", "List, add or drop the columns of a container."),
         "info": ("read", "Show the state of a container, a mount or a single file."),
@@ -35,6 +36,8 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "rm": ("change", "Remove files."),
         "mv": ("change", "Rename a file or a directory."),
         "stat": ("read", "Show the metadata of a file."),
+        "grep": ("grep", "Search the contents of files for lines that match a pattern."),
+        "diff": ("diff", "List what differs between two containers, directories or tar files."),
         "query": ("query", "Run a query of SQL over the files."),
     },
     "Maintenance": {
@@ -211,6 +214,8 @@ def arguments(args: list[str]) -> list[str]:
     """Translate the arguments: `help COMMAND`, and -h alone, become `COMMAND --help`; `BASE DIR -o
     OPTIONS`, which mount.fuse passes for `mount -t fuse.winkfs`, becomes a mount."""
     end = args.index("--") if "--" in args else len(args)
+    if args[:1] == ["grep"] and end > 2:  # its own -h
+        return args
     args = ["--help" if arg == "-h" else arg for arg in args[:end]] + args[end:]
     if args[:1] == ["help"]:
         return [*args[1:], "--help"]

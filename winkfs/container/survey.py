@@ -2,6 +2,7 @@
 
 inode_rows  yields each batch of a range with its inode entries as stored, all entries verified
 files_at    returns the files whose inodes are at given positions, as a FileTable
+with_attributes  yields them with all their attributes
 read_rows   yields them with their attributes, as rows for the catalog
 
 Most inodes are decoded together (`InodeRows`), in any layout of entries; an inode that is large,
@@ -599,6 +600,18 @@ def files_at(
     if positions is None:
         positions = store.index.positions()
     return FileTable.concat([found.table for _, found in _surveyed(store, positions, problem)])
+
+
+def with_attributes(
+    store: DataFile, positions: Int64, problem: Problem | None = None
+) -> Iterator[FileTable]:
+    """Yield the files whose inodes are at these ascending positions, with mode, owner and ctime.
+
+    Their `values` are all their extended attributes; ASK is set if these cannot be read.
+    problem, raises, cost  as `files_at`
+    """
+    for inodes, found in _surveyed(store, positions, problem):
+        yield inodes.complete(found, typed=True)
 
 
 def read_rows(

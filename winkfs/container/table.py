@@ -41,6 +41,7 @@ POS, FILEID, SIZE, MTIME, POINTER, CTIME, KIND, OWNER = range(len(COLUMNS))
 GONE: Final = 1 << 8  # in KIND
 SPECIAL: Final = 1 << 9
 ASK: Final = 1 << 10
+FILLED: Final = 1 << 11
 MODE_AT: Final = 16
 MODES: Final = np.array(DEFAULT_MODES, np.int64)
 """A row, int64[8].
@@ -53,8 +54,9 @@ pointer  kv_pointer of the one data entry whose value is the whole content; EMPT
          content; BY_INODE: the inode must be read
 ctime    nanoseconds since the epoch
 kind     bits 0..7: FTYPE; GONE: a name that was removed; SPECIAL: the file has attributes; ASK: a
-         field does not fit into int64, the inode must be read; from MODE_AT on: permission bits, of
-         a file that has attributes
+         field does not fit into int64, the inode must be read; FILLED: the file has no attributes,
+         mode and owner are the defaults, see `FileTable.owned`; from MODE_AT on: permission bits,
+         of a file that has attributes
 owner    uid + (gid << 32), of a file that has attributes
 
 A reader of the value at `pointer` must verify its checksum, and that it has `size` bytes.
@@ -297,7 +299,7 @@ class FileTable:
             return self
         numbers = self.numbers.copy()
         kind = numbers[plain, KIND]
-        numbers[plain, KIND] = kind | SPECIAL | MODES[kind & 255] << MODE_AT
+        numbers[plain, KIND] = kind | SPECIAL | FILLED | MODES[kind & 255] << MODE_AT
         numbers[plain, OWNER] = owner_word(*owner)
         return self.with_numbers(numbers)
 
