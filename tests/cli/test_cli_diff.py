@@ -95,7 +95,7 @@ def test_json_is_an_object_a_line(run: Run) -> None:
                            "uid": 1, "gid": 2}  # fmt: skip
 
 
-def test_a_tree_its_container_its_tar_and_its_unpacked_tree_are_equal(run: Run, tree: Path) -> None:
+def test_a_tree_its_containers_its_tar_and_a_copy_are_equal(run: Run, tree: Path) -> None:
     assert run("pack", tree, "c").status == 0
     assert run("pack", tree, "set", "--shards", "2").status == 0
     subprocess.run(["tar", "--format=pax", "-czf", "t.tgz", "-C", tree, "."], check=True)

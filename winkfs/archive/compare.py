@@ -101,7 +101,7 @@ class Totals:
 
 
 class Side(Protocol):
-    """What a side has.
+    """The files of a side.
 
     unit     of its mtimes, nanoseconds
     attrs    False: it keeps no owners, no attributes and, of modes, only that of execution

@@ -177,7 +177,7 @@ def _is_local(parsed: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What to search, and what to print.
+    """A search: its patterns, and how lines are printed.
 
     mode            lines: those that are selected; only: their parts that match; count: how many;
                     names: of files that have any
@@ -206,7 +206,7 @@ class Search:
 
     @property
     def separator(self) -> bytes:
-        """What is printed between groups of lines."""
+        """The line between groups of lines."""
         return b"--\n" if self.mode == "lines" and (self.before or self.after) else b""
 
     def may_have(self, data: bytearray, ends: Sequence[int]) -> Sequence[int]:
@@ -387,7 +387,7 @@ def parts_of(
 
 @dataclass(slots=True)
 class Result:
-    """What a unit found.
+    """The result of a unit.
 
     out       to be printed
     binary    names of binary files that match

@@ -72,7 +72,7 @@ class SyncReport(PackReport):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a sync does.
+    """The options of a sync.
 
     delete    remove what the source does not have
     checksum  compare the contents of all files of equal size
@@ -177,7 +177,7 @@ def _changing(target: str) -> Iterator[Container]:
 
 @dataclass(slots=True)
 class _Work:
-    """What to do.
+    """The changes to be made.
 
     decisions  names to store, and of each None, or whether to compare its content before
     replaced   names of another type
