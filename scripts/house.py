@@ -175,7 +175,8 @@ def outside_disk(known: Mapping[str, Path]) -> list[str]:
 
 ROWS = (
     ("cli", "pyspark_winkfs"),
-    ("spark", "stores"),
+    ("spark", "report"),
+    ("stores",),
     ("mounting", "fsspec", "loaders"),
     ("hf", "arrow", "ray"),
     ("dataset", "results", "samples"),
@@ -189,6 +190,7 @@ PURPOSE = {
     "pyspark_winkfs": "the name by which Spark finds the format",
     "spark": "source, sink, streams, jobs",
     "stores": "other kinds of store, a folder each",
+    "report": "facts of a store on a page, metrics",
     "arrow": "files and records as Arrow batches",
     "hf": "stores as data sets of Hugging Face",
     "ray": "source and sink of Ray Data",
@@ -207,7 +209,7 @@ PURPOSE = {
     "winkformats": "bytes: kvseq, hindex, perm, the seam to the disk",
     "winkmount": "FUSE over any Source",
 }
-WIDTH, HEIGHT, BOX, STEP = 900, 740, (330, 44), 80
+WIDTH, HEIGHT, BOX, STEP = 900, 820, (330, 44), 80
 
 
 def room_of(module: str) -> str:

@@ -69,6 +69,21 @@ def to_strs(names: list[bytes]) -> list[str]:
     return found if len(found) == len(names) else list(map(to_str, names))
 
 
+def printable(line: str) -> str:
+    """Return a text that fits on one line and is harmless for a terminal and a page: control
+    characters and bytes that are not UTF-8 are escaped."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else _escape(c) for c in line)
+
+
+def _escape(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: the byte itself
+        return f"\\x{code - 0xDC00:02x}"
+    return char.encode("unicode_escape").decode("ascii")
+
+
 # --- keys ---
 
 

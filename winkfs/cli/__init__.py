@@ -47,6 +47,8 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "backup": ("maintain", "Copy a container or a data set that is in use."),
         "repair": ("maintain", "Repair a damaged container."),
         "rollback": ("maintain", "Return to the state of the last sync."),
+        "report": ("report", "Describe a container or another store on a page of HTML."),
+        "metrics": ("report", "Print figures of mounts and stores for Prometheus."),
         "salvage": ("maintain", "Copy the intact files of a damaged data file."),
         "fct": ("fct", "Inspect or change a single file: kvseq, hindex, perm, segment."),
     },

@@ -22,6 +22,7 @@ import winkfs
 from winkfs import units
 from winkfs.errors import Refusal, WinkError, advice
 from winkfs.names import is_glob, matcher, part_fault, to_bytes, to_str
+from winkfs.names import printable as printable
 from winkfs.names import shown as path_of_name
 
 if TYPE_CHECKING:
@@ -147,21 +148,6 @@ _HINTS: Final = {
 
 
 # --- messages ---
-
-
-def printable(line: str) -> str:
-    """Return a text that fits on one line and is harmless for a terminal: control characters and
-    bytes that are not UTF-8 are escaped."""
-    if line.isprintable():
-        return line
-    return "".join(c if c.isprintable() else _escape(c) for c in line)
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape: the byte itself
-        return f"\\x{code - 0xDC00:02x}"
-    return char.encode("unicode_escape").decode("ascii")
 
 
 def warn(line: str) -> None:

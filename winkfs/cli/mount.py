@@ -172,14 +172,19 @@ def mounts(as_json: bool) -> None:
     "dead": `winkfs umount` or the next mount on its directory cleans it up. A server whose sync
     failed is listed as "failed": `winkfs info DIR` shows the reason.
     """
+    found = records()
+    if as_json:
+        for record in found:
+            emit(record)
+    elif found:
+        _print([("BASE", "DIR", "MODE", "PID", "SINCE"), *map(_row, found)])
+
+
+def records() -> list[Record]:
+    """Return the records of all mounts, see `mount_record`. Cost: a second at most."""
     found = [mount for mount in mount_table.mounts() if mount.kind == f"fuse.{KIND}"]
     with ThreadPoolExecutor(max(len(found), 1)) as pool:  # a second for all, not for each
-        records = list(pool.map(mount_record, found))
-    if as_json:
-        for record in records:
-            emit(record)
-    elif records:
-        _print([("BASE", "DIR", "MODE", "PID", "SINCE"), *map(_row, records)])
+        return list(pool.map(mount_record, found))
 
 
 def mounted(directory: str) -> mount_table.Mount | None:

@@ -369,8 +369,8 @@ def _bad_pages(storage: Storage) -> list[CorruptError]:
 # --- info ---
 
 
-def info(base: str) -> Record:
-    """Return what `winkfs info` prints of a container.
+def info(base: str, *, count: bool = True) -> Record:
+    """Return what `winkfs info` prints of a container. count: False: only estimate the dead bytes.
 
     raises  FormatError if BASE.data is not the data file of a container; OSError
     cost    independent of the number of files, except that up to EXACT_BYTES, and always with
@@ -378,7 +378,7 @@ def info(base: str) -> Record:
     """
     with Store(base, writable=False, load=False) as store:
         settings, kv = store.settings, store.kv
-        space = _space_record(kv)
+        space = _space_record(kv, count)
         return {
             "base": base,
             "variant": "append only" if settings.ao else "plain",
@@ -445,7 +445,7 @@ def _catalog_record(store: Store) -> Record:
         return {"catalog": record}
 
 
-def _space_record(kv: KVSeq) -> Record:
+def _space_record(kv: KVSeq, count: bool) -> Record:
     """Return the use of the bytes of the data file. Content is that of files, with holes."""
     block = kv.superblock
     used = kv.end - kv.start
@@ -454,7 +454,7 @@ def _space_record(kv: KVSeq) -> Record:
     if not exact:
         dead = used - min(content + inodes + ENTRY_OVERHEAD * kv.aentries, used)
         # The compressed size of contents is recorded nowhere else.
-        if used <= EXACT_BYTES or block.get("INCOMPAT", 0) & COMPRESSED:
+        if count and (used <= EXACT_BYTES or block.get("INCOMPAT", 0) & COMPRESSED):
             with suppress(FormatError):  # verify reports what is wrong
                 dead, exact = dead_bytes(kv.storage, kv.layout, kv.start, kv.end), True
     return {

@@ -30,6 +30,8 @@ GENERAL: Final = {  # for kinds that only have `open`
     "info": "winkfs.stores.general:info",
     "verify": "winkfs.stores.general:verify",
     "mount": "winkfs.stores.general:mount",
+    "report": "winkfs.report.records:facts",
+    "metrics": "winkfs.report.metrics:of_records",
 }
 
 
@@ -53,6 +55,8 @@ class Kind:
                salvage  (target, progress) -> a record for people and JSON: bytes, lost_bytes,
                         problems ...; of a store of records in any state
                migrate  (progress) -> a record: what is in an older format is rewritten
+               report   (now, progress) -> facts for `winkfs report`
+               metrics  () -> Samples for `winkfs metrics`
 
     folder     whether the path is a folder that holds the whole store
     editable   whether it can be opened with mode "a"
@@ -227,6 +231,8 @@ register(
             "mount": "winkfs.mounting.dataset:mount",
             "shards": "winkfs.dataset.snapshot:snapshot",
             "pack": "winkfs.dataset.packing:pack_shards",
+            "report": "winkfs.report.dataset:facts",
+            "metrics": "winkfs.report.metrics:of_dataset",
         },
         editable=True,
         versions=True,
@@ -265,6 +271,8 @@ register(
             "mount": "winkfs.mounting.appendonly:mount",
             "shards": "winkfs.dataset.snapshot:single",
             "pack": "winkfs.archive.pack:pack",
+            "report": "winkfs.report.container:facts",
+            "metrics": "winkfs.report.metrics:of_container",
         },
         folder=False,
         editable=True,

@@ -650,3 +650,22 @@ class PatchedStorage(FileStorage):
         other = super().duplicate()
         other._head = self._head
         return other
+
+
+def data_ranges(path: str, end: int) -> list[tuple[int, int]]:
+    """Return the ranges [start, stop) of a file before `end` that are not holes, ascending.
+
+    raises  OSError
+    cost    two system calls a range
+    """
+    found: list[tuple[int, int]] = []
+    at, fd = 0, os.open(path, MODES["r"])
+    try:
+        with contextlib.suppress(OSError):  # ENXIO: no data follow
+            while at < end:
+                start = os.lseek(fd, at, os.SEEK_DATA)
+                at = os.lseek(fd, start, os.SEEK_HOLE)
+                found.append((min(start, end), min(at, end)))
+    finally:
+        os.close(fd)
+    return found

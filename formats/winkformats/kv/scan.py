@@ -424,11 +424,22 @@ def dead_bytes(storage: Storage, layout: Layout, start: int, stop: int) -> int:
     raises  CorruptError, see `scan`
     cost    one pass
     """
-    dead = 0
+    return sum(
+        int((taken * flags).sum()) for _, taken, flags in spans(storage, layout, start, stop)
+    )
+
+
+def spans(
+    storage: Storage, layout: Layout, start: int, stop: int
+) -> Iterator[tuple[Int64, Int64, UInt8]]:
+    """Yield of the entries in [start, stop) positions, the bytes up to the next one, and delflags.
+
+    raises  CorruptError, see `scan`
+    cost    one pass
+    """
     for batch in scan(storage, layout, start, stop):
         end = min(layout.aligned(int(batch.base + batch.end[-1])), stop)
-        dead += int((np.diff(batch.pos, append=end) * batch.flags).sum())
-    return dead
+        yield batch.pos, np.diff(batch.pos, append=end), batch.flags
 
 
 def _walk_any(layout: Layout, data: memoryview) -> tuple[list[int], int]:

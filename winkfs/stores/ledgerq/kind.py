@@ -9,6 +9,8 @@ register(
         {
             "open": "winkfs.stores.ledgerq.records:QueueRecords",
             "verify": "winkfs.stores.ledgerq.records:verify",
+            "report": "winkfs.report.records:queue_facts",
+            "metrics": "winkfs.report.metrics:of_queue",
         },
     )
 )
