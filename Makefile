@@ -21,7 +21,7 @@ WORKERS = $(shell n=$$(nproc); echo $$((n > 3 ? 5 : n + 2)))
 IN_MEMORY = $(shell [ -w /dev/shm ] && df --output=avail /dev/shm | awk 'NR == 2 && $$1 > 2e6 { print "TMPDIR=/dev/shm" }')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-remote demo-pipeline demo-queue test test-all test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker test-stores test-tools wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
+.PHONY: help demo demo-remote demo-pipeline demo-queue test test-all test-fast test-bindings test-c test-versions test-skew test-ledgerq test-broker test-browser test-stores test-tools wheels test-wheel test-sdist soak mutants lint collect format bench bench-quick bench-all performance clean distclean system-run system-test
 
 help: ## show this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -84,6 +84,10 @@ test-broker: $(VENV)/.ready-test ## trials on folders of a RabbitMQ that is star
 	@scripts/system-packages broker
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input pika
 	$(BIN)/python -m pytest tests/stores/broker_trials.py --durations=5 $(PYTEST)
+
+test-browser: $(VENV)/.ready-test ## the page of `winkfs report` in Chromium; SHOTS=DIR keeps the pictures
+	@scripts/system-packages browser
+	WINKFS_SCREENSHOTS='$(SHOTS)' $(BIN)/python -m pytest tests/report/test_screenshots.py $(PYTEST)
 
 test-stores: $(VENV)/.ready-test ## remote check against rclone, s3rver, juicefs, Azurite, where these are installed (CONTRIBUTING.md)
 	$(BIN)/python -m pytest tests/remote/store_trials.py --durations=5 $(PYTEST)

@@ -361,7 +361,8 @@ def bash(base: str, tmp_path: Path) -> Callable[[str], list[str]]:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("winkfs re", ["reindex", "repair", "report", "remote"]), ("winkfs reindex --j", ["--json"]),
+        ("winkfs re", ["reindex", "repair", "report", "remote"]),
+        ("winkfs reindex --j", ["--json"]),
         ("winkfs ls c", ["c", "corpus"]), ("winkfs ls ", ["bin/", "c", "corpus", "sub/"]),
         ("winkfs ls sub/", ["sub/deep"]), ("winkfs ls su", ["dirnames"]),
         ("winkfs put c name ", ["default"]), ("winkfs ls nowhere/x", ["dirnames"]),

@@ -45,7 +45,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get("WINKFS_SCREENSHOTS", tmp_path))
+    folder = Path(os.environ.get("WINKFS_SCREENSHOTS") or tmp_path)
     folder.mkdir(exist_ok=True)
     return folder
 
