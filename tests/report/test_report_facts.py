@@ -115,6 +115,18 @@ def test_stored_bytes_are_those_of_the_frames(tmp_path: Path) -> None:
     assert found["text"]["bytes"] == 640_000 and found["text"]["stored"] < 40_000
 
 
+def test_attributes_are_not_stored_content(tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
+    with winkfs.create(tmp_path / "c", compress="zstd:3", columns={"lang": "string"}) as c:
+        for number in range(300):
+            text = b"the same words again and again, " * (100 if number % 3 else 0)
+            c.put(f"{number}.text", text, columns={"lang": "de"})
+        size = c.store.kv.end
+    (found,) = gather(str(tmp_path / "c"))["types"]
+    assert found["bytes"] == 640_000
+    assert 200 * 30 < found["stored"] < 200 * 90 < size / 4
+
+
 def test_columns_are_those_of_the_files(base: Path, facts: dict[str, Any]) -> None:
     with winkfs.open(base) as c:
         values = [c.getcolumns(name) for name in c]

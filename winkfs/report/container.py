@@ -77,6 +77,7 @@ class Rows:
     def __init__(self, store: Store) -> None:
         self._store, self.whole, self._count = store, True, 0
         self._parts: list[tuple[Int64, ...]] = []
+        self._beside = 0  # bytes of the attributes of a file, about
 
     def add(self, rows: FileTable, codes: Int64) -> None:
         """Add files; codes: of their types."""
@@ -99,12 +100,19 @@ class Rows:
         near = pointer == BY_INODE
         if not near.any():
             return pos, pointer, codes, head, size
-        # The content of a file stands before its inode, and nothing between it and the inode of the
-        # file that was put before. Of other files it is like that of their type.
+        # The content of a file and its attributes stand before its inode, and nothing else is
+        # between that and the inode of the file that was put before. Attributes take what they
+        # take with files whose content is known. Contents of other files are like their type.
         free = np.diff(pos, prepend=self._store.kv.start)
         free[1:] -= head[:-1]
-        free = np.clip(free, 0, size)
-        sure = near & (np.diff(fileid, prepend=0) == 1)
+        next_to = np.diff(fileid, prepend=0) == 1
+        plain = next_to & ~near
+        if plain.any():
+            left = free[plain] - size[plain] - CONTENT_OVERHEAD * (size[plain] > 0)
+            self._beside = max(int(np.median(left)), 0)
+            free -= self._beside
+        free = np.clip(free - CONTENT_OVERHEAD, 0, size)
+        sure = near & next_to
         known = np.bincount(codes[sure], size[sure], int(codes.max()) + 1)
         taken = np.bincount(codes[sure], free[sure], len(known))
         usual = taken.sum() / known.sum() if known.any() else 1.0
@@ -126,9 +134,9 @@ class Rows:
         """Return the live ranges of the data file, about, in order."""
         pos, pointer, _, head, stored = self._columns
         near, some = pointer == BY_INODE, stored > 0
-        at = np.where(near, pos - stored, pointer)
-        stops = at + stored + np.where(near, 0, CONTENT_OVERHEAD)
-        return merged([(pos, pos + head), (at[some], stops[some])])
+        whole = stored + CONTENT_OVERHEAD
+        at = np.where(near, pos - self._beside - whole, pointer)
+        return merged([(pos - self._beside, pos + head), (at[some], (at + whole)[some])])
 
 
 # --- the data file ---
