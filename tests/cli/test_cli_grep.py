@@ -70,7 +70,7 @@ def gnu(tree: Path, *args: str) -> tuple[int, list[bytes], str]:
 
 
 @pytest.mark.skipif(shutil.which("grep") is None, reason="needs grep")
-@pytest.mark.parametrize("code", [True, False])
+@pytest.mark.parametrize("kind", ["any", "without compiled code", "lines"])
 @pytest.mark.parametrize(
     "args",
     [
@@ -86,10 +86,17 @@ def gnu(tree: Path, *args: str) -> tuple[int, list[bytes], str]:
     ],
 )  # fmt: skip
 def test_it_selects_what_grep_does(
-    run: Run, tree: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], code: bool
+    run: Run, tree: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], kind: str
 ) -> None:
-    if not code:
+    """Also of files that all end with a line, which are searched together."""
+    if kind == "without compiled code":
         monkeypatch.setattr(search.native, "code", None)
+    if kind == "lines":
+        for path in tree.rglob("*.txt"):
+            path.write_bytes(path.read_bytes().rstrip(b"\n") + b"\n")
+        (tree / "empty").write_bytes(b"\n")
+        stored.change("c", {os.path.relpath(p, tree): p.read_bytes()
+                            for p in sorted(tree.rglob("*")) if p.is_file()})  # fmt: skip
     mine = [r"^\s*$" if arg == "^[[:space:]]*$" else arg for arg in args]
     perl = [] if any("F" in arg for arg in args if arg[:1] == "-") else ["-E"]
     expected = gnu(tree, *perl, *args)

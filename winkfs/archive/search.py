@@ -109,6 +109,26 @@ class Pattern:
                 yield start, end
             at = end + 1
 
+    def sure_of(self, data: bytes, breaks: Int64, lines: Int64) -> Int64:
+        """Return those of some lines, ascending, that match; they end at `breaks`."""
+        lines = lines[np.diff(lines, prepend=-1) != 0]
+        if self._sure:
+            return lines
+        starts = np.where(lines > 0, breaks[lines - 1] + 1, 0).tolist()
+        pairs = zip(starts, breaks[lines].tolist(), strict=True)
+        match = self.line.search
+        return lines[[match(data[start:end]) is not None for start, end in pairs]]
+
+
+def _places(text: bytes, literal: bytes) -> Int64:
+    """Return where a literal is, int64[n]."""
+    if (first := text.find(literal)) < 0:
+        return np.empty(0, np.int64)
+    parts = text[first:].split(literal)
+    sizes = np.fromiter(map(len, parts[:-1]), np.int64, len(parts) - 1)
+    sizes[1:] += len(literal)
+    return first + np.cumsum(sizes)
+
 
 def _compiled(source: bytes, flags: int) -> re.Pattern[bytes]:
     try:
@@ -226,6 +246,74 @@ class Search:
                 if hit + len(literal) <= at:
                     found.add(i)
         return sorted(found)
+
+    def joined(
+        self, data: bytes, ends: Int64, names: Callable[[Int64], list[bytes]]
+    ) -> tuple[bool, bytes] | None:
+        """Return as `printed` of many contents, data[ends[i] : ends[i + 1]], by array operations.
+
+        names  returns the names of the contents with these numbers
+        ->     None: each has to be searched by itself
+        """
+        usual = self.mode in ("lines", "count", "names") and not self.separator
+        literals = [pattern.literal for pattern in self.patterns]
+        if not usual or not all(literals) or any(LINE in literal for literal in literals):
+            return None
+        raw = np.frombuffer(data, np.uint8)
+        if (raw[ends[1:] - 1] != LINE[0]).any():
+            return None
+        if self.mode == "lines" and not self.text and b"\0" in data:
+            return None
+        folded = data.lower() if self.folded else data
+        breaks: Int64 | None = None
+        found = [np.empty(0, np.int64)]
+        for pattern in self.patterns:
+            hits = _places(folded if pattern.folded else data, pattern.literal)
+            if len(hits):
+                breaks = np.flatnonzero(raw == LINE[0]) if breaks is None else breaks
+                found.append(pattern.sure_of(data, breaks, np.searchsorted(breaks, hits)))
+        if breaks is None and not self.invert and self.mode != "count":
+            return False, b""
+        breaks = np.flatnonzero(raw == LINE[0]) if breaks is None else breaks
+        lines = np.unique(np.concatenate(found))
+        if self.invert:
+            lines = np.setdiff1d(np.arange(len(breaks)), lines, assume_unique=True)
+        starts = np.concatenate([[0], breaks[:-1] + 1])
+        return self._printed_lines(data, ends, names, starts, breaks, lines)
+
+    def _printed_lines(
+        self,
+        data: bytes,
+        ends: Int64,
+        names: Callable[[Int64], list[bytes]],
+        starts: Int64,
+        breaks: Int64,
+        lines: Int64,
+    ) -> tuple[bool, bytes]:
+        """Print lines of joined contents, which begin at `starts` and end at `breaks`."""
+        file = np.searchsorted(ends, starts[lines], "right") - 1
+        if self.most is not None and len(lines):
+            first = np.searchsorted(file, file)
+            kept = np.arange(len(lines)) - first < self.most
+            lines, file = lines[kept], file[kept]
+        some = bool(len(lines))
+        if self.mode == "count":
+            counts = np.bincount(file, minlength=len(ends) - 1).tolist()
+            heads = [self._head(name, b":") for name in names(np.arange(len(ends) - 1))]
+            pairs = zip(heads, counts, strict=True)
+            return some, b"".join([b"%b%d\n" % pair for pair in pairs])
+        which, of = np.unique(file, return_inverse=True)
+        if self.mode == "names":
+            return some, b"".join([self.shown(name) + LINE for name in names(which)])
+        heads = [self._head(name, b":") for name in names(which)]
+        spans = zip(of.tolist(), starts[lines].tolist(), (breaks[lines] + 1).tolist(), strict=True)
+        if not self.numbered:
+            return some, b"".join([heads[i] + data[start:end] for i, start, end in spans])
+        numbers = (lines - np.searchsorted(breaks, ends[file]) + 1).tolist()
+        return some, b"".join([
+            b"%b%d:%b" % (heads[i], number, data[start:end])
+            for (i, start, end), number in zip(spans, numbers, strict=True)
+        ])  # fmt: skip
 
     def printed(self, name: bytes, content: bytes, binary: list[bytes]) -> tuple[bool, bytes]:
         """Return whether a content has selected lines, and what is printed of it.
@@ -469,16 +557,22 @@ class Searcher:
         span = min(int((pointer + size).max()) + SLACK, self._store.kv.end) - begin
         if span > SPARSE * (total + PER_FILE * len(index)):
             return index
-        data = self._pass.read(begin, span)
+        window = self._pass.read(begin, span)
         ends = np.concatenate([[0], np.cumsum(size)])
         if len(self._buffer) < total:
             self._buffer = bytearray(total)
         good = np.zeros(len(index), bool)
         native.code.gather(
-            data, pointer - begin, pointer, size, self._store.kv.layout.contid & MASK64,
+            window, pointer - begin, pointer, size, self._store.kv.layout.contid & MASK64,
             self._buffer, good,
         )  # fmt: skip
         search, places, all_good = self._search, ends.tolist(), bool(good.all())
+        if all_good:
+            data = bytes(memoryview(self._buffer)[:total])
+            found = search.joined(data, ends, lambda which: rows.take(index[which]).names)
+            if found is not None:
+                printed[int(index[0])] = found
+                return index[:0]
         may = search.may_have(self._buffer, places)
         names = rows.take(index[list(may)]).names
         with memoryview(self._buffer) as view:
