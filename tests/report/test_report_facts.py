@@ -14,6 +14,7 @@ import pages
 import pytest
 import stored
 from commands import Run
+from simulated.objectstore import ObjectStore, web_server
 
 import winkfs
 from winkfs.report.directories import squarified
@@ -303,3 +304,15 @@ def test_areas_are_in_proportion_and_apart(sizes: list[float]) -> None:
             wide = min(one.left + one.width, other.left + other.width) - max(one.left, other.left)
             high = min(one.top + one.height, other.top + other.height) - max(one.top, other.top)
             assert wide <= 1e-6 or high <= 1e-6
+
+
+def test_a_container_that_is_far_has_the_same_files(run: Run, base: Path) -> None:
+    pytest.importorskip("urllib3")
+    here = gather(str(base), now=NOW)
+    with ObjectStore() as store, web_server(store) as url:
+        store.put_container(base, "c")
+        there = gather(f"{url}/c", now=NOW)
+        assert run("metrics", f"{url}/c").status == 0
+    assert there["problems"] == [] and "index" not in there
+    for section in ("files", "sizes", "types", "directories", "columns"):
+        assert there[section] == here[section], section

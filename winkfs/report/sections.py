@@ -39,7 +39,11 @@ Facts = Mapping[str, Any]
 def comparison(rows: Sequence[Facts], old: str) -> Element:
     changed = [row for row in rows if row["old"] != row["new"]]
     body = [
-        [words(row["what"]), *map(_figure(row["what"]), (row["old"], row["new"])), _change(row)]
+        [
+            words(row["what"].removeprefix("files.")),
+            *map(_figure(row["what"]), (row["old"], row["new"])),
+            _change(row),
+        ]
         for row in changed
     ]
     text = f"{len(changed):,} of {len(rows):,} figures differ from those of "
@@ -260,7 +264,8 @@ def catalog(facts: Facts) -> Element | None:
         return None
     blocks = total(catalog["runs"], "blocks")
     size, most = size_text(catalog["bytes"]), f"{catalog['block_rows']:,}"
-    text = f"{blocks:,} blocks of up to {most} files, {size}."
+    noun = "block" if blocks == 1 else "blocks"
+    text = f"{blocks:,} {noun} of up to {most} files, {size}."
     if not catalog["current"]:
         text += " Files at the end of the data file are not in it yet."
     fills = catalog["fills"]
