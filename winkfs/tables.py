@@ -14,6 +14,8 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, raise_it
 from winkfs.container.container import Container
+from winkfs.container.directories import IMPLIED, Nesting, implied, order_of
+from winkfs.container.selection import starting
 from winkfs.container.table import (
     ALWAYS,
     BY_INODE,
@@ -29,7 +31,7 @@ from winkfs.container.table import (
 from winkfs.dataset.reading import DatasetReading
 from winkfs.entry import Stat
 from winkfs.errors import NoSuchFile
-from winkfs.names import to_bytes, to_str
+from winkfs.names import after, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.units import LAST, NANO
 
@@ -57,22 +59,134 @@ def tables(
     cost     that of the catalog; a scan reads each inode
     raises   ValueError; CorruptError; OSError
     """
-    found = None
-    options: dict[str, Any] = {}
-    if isinstance(reader, Container | DatasetReading):
-        found = reader.rows(prefix, problem, times, where, columns)
-        options = {"where": where}
-    elif where is not None:
-        raise ValueError("a condition is for containers and data sets")
+    found = from_catalogs(reader, prefix, problem, times=times, where=where, columns=columns)
     if found is None:
-        yield from scanned(reader, prefix, problem, times, options)
+        found = scanned(reader, prefix, problem, times, {} if where is None else {"where": where})
+    yield from found
+
+
+def from_catalogs(
+    reader: Reader,
+    prefix: bytes,
+    problem: Problem | None,
+    *,
+    times: Times = ALWAYS,
+    where: str | None = None,
+    columns: Sequence[str] = (),
+    start: bytes = b"",
+) -> Iterator[FileTable] | None:
+    """Return the tables of `tables` in byte order of the names; None: the store has to be scanned.
+
+    start  the least name
+    """
+    if not isinstance(reader, Container | DatasetReading):
+        if where is not None:
+            raise ValueError(f"{reader.base}: a condition is for containers and data sets")
+        return None
+    found = reader.rows(prefix, problem, times, where, columns, start=start)
+    if found is None:
+        return None
+    owner = owner_of(reader)
+    some = (whole(reader, rows.owned(owner), problem) for rows in found if len(rows))
+    return filter(len, some)
+
+
+def owner_of(reader: Reader) -> tuple[int, int]:
+    """Return uid and gid of files without attributes."""
+    return reader.store.owner if isinstance(reader, Container) else (0, 0)
+
+
+def ordered(
+    reader: Reader,
+    prefix: bytes = b"",
+    problem: Problem | None = None,
+    *,
+    times: Times = ALWAYS,
+    where: str | None = None,
+    columns: Sequence[str] = (),
+) -> Iterator[FileTable]:
+    """Yield the tables of `tables` in byte order of the names, of any store.
+
+    cost  without catalogs, memory for all rows
+    """
+    found = from_catalogs(reader, prefix, problem, times=times, where=where, columns=columns)
+    if found is not None:
+        yield from found
         return
-    owner = reader.store.owner if isinstance(reader, Container) else (0, 0)
-    for rows in found:
-        if len(rows):
-            whole_rows = whole(reader, rows.owned(owner), problem)
-            if len(whole_rows):
-                yield whole_rows
+    options = {} if where is None else {"where": where}
+    rows = FileTable.concat(list(scanned(reader, prefix, problem, times, options)))
+    if len(rows):
+        yield rows.take(order_of(rows.column))
+
+
+def one(
+    reader: Reader,
+    name: bytes,
+    problem: Problem | None = None,
+    *,
+    times: Times = ALWAYS,
+    where: str | None = None,
+    columns: Sequence[str] = (),
+) -> Iterator[FileTable]:
+    """Yield the file of a name, which exists, as `tables` does, if it meets the conditions.
+
+    cost    one look-up; with a condition or columns, a block of the catalog
+    raises  NoSuchFile; CorruptError
+    """
+    if where is None and not columns:
+        rows = table_of([reader.stat(name)])
+        yield rows.take(rows.within(times))
+        return
+    for rows in tables(reader, name, problem, times=times, where=where, columns=columns):
+        yield rows.take(starting(rows, name) & (rows.name_lengths == len(name)))
+
+
+def level(
+    reader: Reader,
+    prefix: bytes = b"",
+    problem: Problem | None = None,
+    *,
+    times: Times = ALWAYS,
+    where: str | None = None,
+    columns: Sequence[str] = (),
+) -> FileTable:
+    """Return the files and directories directly below a directory, in byte order of the names.
+
+    prefix  the name of the directory with a slash; empty: the root
+    times, where  leave out directories without an entry, too, since these have no metadata
+    ->      directories without an entry as `directories.implied` makes them
+    cost    reads the blocks of the catalog that have such names, and passes over the rest
+    """
+    nesting, parts, start = Nesting(len(prefix), 1), list[FileTable](), b""
+    options: dict[str, Any] = {"times": times, "where": where, "columns": columns}
+    found = from_catalogs(reader, prefix, problem, **options)
+    far = found is not None
+    tables_left = found or ordered(reader, prefix, problem, **options)
+    unknown = times != ALWAYS or where is not None
+    while (rows := next(tables_left, None)) is not None:
+        nested = nesting.add(rows)
+        here = nested.level == 0
+        if here.any():
+            parts.append(rows if here.all() else rows.take(here))
+        if len(nested.at) and not unknown:
+            parts.append(implied(nested.names, len(nested.at), owner_of(reader)))
+        if far and not here[-1] and (nested.at[-1:] < len(rows) // 2).all():
+            start = after(rows.last[: rows.last.index(b"/", len(prefix)) + 1]) or b""
+            tables_left = from_catalogs(reader, prefix, problem, **options, start=start) or iter(())
+    return _once(parts)
+
+
+def _once(parts: list[FileTable]) -> FileTable:
+    """Return rows in order, without directories that have an entry, too."""
+    rows = FileTable.concat(parts)
+    lacking = rows.pos == IMPLIED
+    if lacking.any():
+        known = set(rows.take(rows.directories & ~lacking).names)
+        twice = np.fromiter(map(known.__contains__, rows.take(lacking).names), bool)
+        kept = np.ones(len(rows), bool)
+        kept[lacking] = ~twice
+        rows = rows.take(kept)
+    return rows.take(order_of(rows.column))
 
 
 def scanned(

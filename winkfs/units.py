@@ -21,6 +21,7 @@ NAMED: Final = 3  # clamped files that are named in a message
 BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+LETTERS: Final = "KMGTPE"  # of powers of 1024, from 1024 on
 SIZE: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
 DURATION: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([smhdw]?)", re.IGNORECASE | re.ASCII)
 NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
@@ -56,6 +57,21 @@ def size_text(size: float) -> str:
         if size < 1024 or unit == UNITS[-1]:
             return f"{size:,.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"
         size /= 1024
+    raise AssertionError
+
+
+def short_size(size: int) -> str:
+    """Return bytes as `ls -h` and `du -h` print them: 512, 1.5K, 12M, rounded up."""
+    if size < 1024:
+        return str(size)
+    unit = 1
+    for letter in LETTERS:
+        unit <<= 10
+        tenths, whole = -(-size * 10 // unit), -(-size // unit)
+        if tenths < 100:
+            return f"{tenths // 10}.{tenths % 10}{letter}"
+        if whole < 1024 or letter == LETTERS[-1]:
+            return f"{whole}{letter}"
     raise AssertionError
 
 

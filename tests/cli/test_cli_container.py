@@ -152,14 +152,15 @@ def test_info_separates_live_from_dead_bytes(run: Run, base: str) -> None:
     assert after["live_bytes"] + after["dead_bytes"] == used
     assert 300 < after["dead_bytes"] < 1000
     assert after["files"] == 6
-    assert f"dead_bytes:       {after['dead_bytes']}".encode() in run("info", base).out
+    assert f"dead_bytes:       {after['dead_bytes']}".encode() in run("info", base, "--raw").out
 
 
 def test_info_reports_an_outdated_index(run: Run, base: str) -> None:
     Path("c.idx").unlink()
     record = json.loads(run("info", base, "--json").out)
     assert (record["files"], record["index"]) == (None, {"current": False})
-    assert b"files:            unknown" in run("info", base).out
+    assert b"files:     unknown" in run("info", base).out
+    assert b"to do:     winkfs reindex c (" in run("info", base).out
 
 
 @pytest.mark.parametrize(
@@ -173,6 +174,28 @@ def test_info_of_a_single_file(run: Run, file: str, form: str, key: str) -> None
     assert record["format"] == form
     assert record[key] is not None
     assert run("info", file).status == 0
+
+
+def test_info_is_for_people_and_raw_has_all(run: Run) -> None:
+    with winkfs.create("c c", columns={"n": "int64"}) as c:
+        c.put_many([(f"d/{i}", bytes(10_000)) for i in range(100)])
+    lines = dict(line.split(":", 1) for line in listed(run("info", "c c")))
+    assert {key: value.strip() for key, value in lines.items() if key != "last sync"} == {
+        "container": "c c (plain)", "files": "100", "contents": "977 KiB", "on disk": lines[
+            "on disk"].strip(), "dead": "0 B, 0 % of the data", "columns": "n int64",
+        "index": "current", "catalog": "current",
+    }  # fmt: skip
+    with winkfs.open("c c", "a") as c:
+        for i in range(50):
+            c.delete(f"d/{i}")
+    text = run("info", "c c").out.decode()
+    assert "dead:      495 KiB, 50 % of the data" in text
+    assert "to do:     winkfs compact 'c c' (reclaims 495 KiB)" in text
+    assert run("compact", "c c").status == 0
+    assert "to do" not in run("info", "c c").out.decode()
+    raw = run("info", "c c", "--raw").out.decode()
+    assert "superblock:\n" in raw and "dead_bytes:" in raw
+    assert "superblock" not in run("info", "c c.data").out.decode()
 
 
 def test_info_of_a_foreign_file_is_one_line(run: Run) -> None:

@@ -16,7 +16,7 @@ from folders import unchanged
 from seam import disk_calls, once
 
 import winkfs
-from winkfs.cli import read
+from winkfs.cli import listing
 
 pytestmark = pytest.mark.slow
 
@@ -35,12 +35,12 @@ def test_ls_lists_the_bytes_of_names(run: Run, base: str) -> None:
     [
         ("docs/*", ["docs/a.html", "docs/old/b.html"]),
         ("*.html", ["docs/a.html", "docs/old/b.html"]),
-        ("docs", ["docs/a.html", "docs/old/b.html"]),
+        ("docs", ["docs/a.html", "docs/old"]),
         ("docs/?.html", ["docs/a.html"]),
         ("a*b", ["a*b"]),
         ("[rl]*", ["link", "run.sh"]),
-        ("docs/", ["docs/a.html", "docs/old/b.html"]),
-        ("./docs/", ["docs/a.html", "docs/old/b.html"]),
+        ("docs/", ["docs/a.html", "docs/old"]),
+        ("./docs/", ["docs/a.html", "docs/old"]),
         ("docs/old", ["docs/old/b.html"]),  # without an entry of its own
         ("docs//old/", ["docs/old/b.html"]),
         ("./run.sh", ["run.sh"]),
@@ -109,7 +109,7 @@ def test_ls_long_has_seconds_where_no_calendar_has_the_year(run: Run, base: str)
     (line,) = run("ls", base, "-l", "soon").out.splitlines()
     when = datetime.fromtimestamp(61).strftime("%Y-%m-%d %H:%M")
     assert line.split()[5:7] == when.encode().split()
-    assert read._long(ord("f"), 0o644, 0, 0, 1, 2**63 * 10**9 + 7 * 10**9).split()[-1] == str(
+    assert listing._long(ord("f"), 0o644, 0, 0, "1", 2**63 * 10**9 + 7 * 10**9).split()[-1] == str(
         2**63 + 7
     )
 
@@ -123,16 +123,16 @@ def test_ls_long_has_the_time_of_the_zone(zone: str, monkeypatch: pytest.MonkeyP
     """Also on days when its clocks change, or are a day ahead, and in years before zones."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
-    read._day.cache_clear()
+    listing._day.cache_clear()
     try:
         steps = [*range(-(10**10), 10**10, 7_654_321), *range(10**9, 10**9 + 34_000_000, 1741)]
         for seconds in steps:
             expected = time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-            assert read._when(seconds) == expected
+            assert listing._when(seconds) == expected
     finally:
         monkeypatch.undo()
         time.tzset()
-        read._day.cache_clear()
+        listing._day.cache_clear()
 
 
 def test_ls_on_a_terminal_escapes(run: Run, base: str) -> None:
@@ -211,7 +211,7 @@ def test_failed_append_leaves_the_file_as_it_was(run: Run, base: str) -> None:
 
 
 def test_rm_by_name_and_glob(run: Run, base: str) -> None:
-    assert run("rm", base, "docs*", "a*b") == (0, b"", "")
+    assert run("rm", base, "-r", "docs*", "a*b") == (0, b"", "")
     assert listed(run("ls", base, "[a-z]*")) == ["caf\udce9", "\x1b[31m", "link", "run.sh"]
     done = run("rm", base, "gone", "run.sh", "none*")
     assert done.status == 1
@@ -270,7 +270,8 @@ def test_stat_of_a_file_and_a_link(run: Run, base: str) -> None:
 
 
 def test_ls_of_all_by_a_path_and_of_an_empty_directory(run: Run, base: str) -> None:
-    assert run("ls", base, "./") == run("ls", base) == run("ls", base, "/")
+    assert run("ls", base, "-R", "./") == run("ls", base) == run("ls", base, "-R", "/")
+    assert run("ls", base, "./") == run("ls", base, "/") != run("ls", base)
     with winkfs.open(base, "a") as c:
         c.mkdir("empty")
     assert run("ls", base, "empty/") == run("ls", base, "empty") == (0, b"", "")
@@ -347,7 +348,7 @@ def test_rm_refuses_a_directory_that_is_not_empty(run: Run, base: str) -> None:
     with unchanged(Path("c.data")):
         for name in ("docs", "docs/", "docs/old", "./docs/old/"):
             assert "not empty: see -r" in one_line(run("rm", base, name))
-    session(run, f"$ rm {base} 'docs/*'\n$ rm {base} docs\n")
+    session(run, f"$ rm {base} -r 'docs/*'\n$ rm {base} docs\n")
     assert "docs" not in listed(run("ls", base))
 
 
@@ -364,8 +365,9 @@ def test_rm_takes_directories_with_what_is_below(run: Run, base: str) -> None:
     ("args", "names"),
     [
         (["-r", "docs"], {"docs", "docs/a.html", "docs/old/b.html"}),
-        (["docs*"], {"docs", "docs/a.html", "docs/old/b.html"}),
-        (["docs/*", "run.sh"], {"docs/a.html", "docs/old/b.html", "run.sh"}),
+        (["-r", "docs*"], {"docs", "docs/a.html", "docs/old/b.html"}),
+        (["-r", "docs/*", "run.sh"], {"docs/a.html", "docs/old/b.html", "run.sh"}),
+        (["*.html", "run.sh"], {"docs/a.html", "docs/old/b.html", "run.sh"}),
     ],
 )
 def test_rm_prints_what_it_would_remove(
@@ -382,9 +384,62 @@ def test_rm_of_a_glob_takes_directories_after_what_is_in_them(run: Run) -> None:
         for name in ("d", "d/e", "d/e/f", "other"):
             c.mkdir(name)
         c.put_many([("d/e/f/file", b"1"), ("other/file", b"1")])
-    done = run("rm", "t", "d*", "other")
-    assert done.status == 1 and "other: is a directory" in done.err
+    done = run("rm", "t", "-r", "d*")
+    assert (done.status, done.err) == (0, "")
+    assert "other: is a directory" in one_line(run("rm", "t", "other"))
     assert listed(run("ls", "t")) == ["other", "other/file"]
+
+
+@pytest.mark.parametrize("dataset", [False, True])
+@pytest.mark.parametrize(
+    ("glob", "what"),
+    [
+        ("*", "matches 2 directories"), ("d*", "matches 2 directories"), ("d", None),
+        ("d/*", "matches 1 directory"), ("[d]", "matches 1 directory"), ("d/e/*", None),
+        ("[f]", None), ("none*", "no name matches"),
+    ],
+)  # fmt: skip
+def test_rm_of_a_glob_with_directories_needs_r(
+    run: Run, dataset: bool, glob: str, what: str | None
+) -> None:
+    stored.make("c", {"d/a": b"1", "d/e/b": b"2", "f": b"3"})
+    base = "s" if dataset else "c"
+    if dataset:
+        run("dataset", "create", "s")
+        assert run("dataset", "add", "s", "c").status == 0
+    before = run("ls", base)
+    done = run("rm", base, glob)
+    assert done.status == (what is not None or glob == "d")
+    if what is not None:
+        assert what in done.err and done.err.count("\n") == 1 and run("ls", base) == before
+    if what and "matches " in what and "no name" not in what:
+        assert run("rm", base, "-n", glob).status == 0 and run("ls", base) == before
+        assert run("rm", base, "-r", glob) == (0, b"", "")
+        left = {"*": [], "d*": ["f"], "[d]": ["f"], "d/*": ["f"]}[glob]
+        assert listed(run("ls", base)) == left
+
+
+def test_rm_of_all_files_by_a_glob_needs_r(run: Run) -> None:
+    stored.make("c", {"a1": b"1", "a2": b"2"})
+    assert "a*: matches all 2 files: see -r" in one_line(run("rm", "c", "a*"))
+    assert run("rm", "c", "-r", "a*").status == 0 and run("ls", "c").out == b""
+
+
+@pytest.mark.parametrize("answer", [b"y\n", b"n\n", b"\n"])
+def test_rm_asks_on_a_terminal(tmp_path: Path, answer: bytes) -> None:
+    stored.make(tmp_path / "c", {"d/a": b"1", "f": b"2"})
+    master, slave = os.openpty()
+    with os.fdopen(master, "r+b", buffering=0) as terminal:
+        command = [*PROGRAM, "rm", "c", "d*"]
+        program = subprocess.Popen(command, cwd=tmp_path, stdin=slave, stderr=slave, stdout=slave)
+        os.close(slave)
+        shown = b""
+        while not shown.endswith(b": "):
+            shown += terminal.read(1000)
+        assert b"c: d*: matches 1 directory: remove 1 file?" in shown
+        terminal.write(answer)
+        assert program.wait(60) == (answer != b"y\n")
+    assert sorted(stored.names(tmp_path / "c")) == (["f"] if answer == b"y\n" else ["d/a", "f"])
 
 
 def test_rm_mv_and_put_in_a_data_set(run: Run) -> None:

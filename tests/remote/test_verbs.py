@@ -23,6 +23,9 @@ YES = {
     "export": ["URL", "--parquet", "files.parquet"],
     "info": ["URL"],
     "ls": ["URL", "d/000*"],
+    "find": ["URL", "d", "-name", "000*"],
+    "du": ["URL", "d"],
+    "tree": ["URL", "d"],
     "cat": ["URL", "d/0007"],
     "stat": ["URL", "d/0007"],
     "query": ["URL", "select count(*) from files"],
@@ -54,6 +57,9 @@ SET = """\
 dataset create SET
 dataset add SET c
 ls SET d/000*
+find SET d -type f
+du SET
+tree SET -L 1
 put SET new file
 cat SET new
 rm SET d/0001

@@ -26,10 +26,13 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "sync": ("sync", "Make a container equal to a directory or a store."),
         "export": ("export", "Write the files as WebDataset, MDS or Parquet."),
         "columns": ("change", "List, add or drop the columns of a container."),
-        "info": ("read", "Show the state of a container, a mount or a single file."),
+        "info": ("info", "Show the state of a container, a mount or a single file."),
     },
     "Files in a container": {
-        "ls": ("read", "List the files of a container."),
+        "ls": ("ls", "List the files of a container."),
+        "find": ("find", "Find files by name, size, time, type or condition."),
+        "du": ("du", "Show the bytes below each directory."),
+        "tree": ("tree", "Show the files as a tree."),
         "cat": ("read", "Write the content of files to standard output."),
         "put": ("change", "Create or replace a file."),
         "append": ("change", "Append to a file, or create it."),
@@ -76,6 +79,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
     "Shell": {"completion": ("", "Print a shell completion script.")},
 }
 COMMANDS: Final = {name: command for group in GROUPS.values() for name, command in group.items()}
+OWN_H: Final = ("ls", "du", "tree", "grep")  # have an option -h
 NO_ARGS: Final = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 or later
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -213,12 +217,13 @@ def _signal_behind(error: BaseException | None) -> int:
 
 
 def arguments(args: list[str]) -> list[str]:
-    """Translate the arguments: `help COMMAND`, and -h alone, become `COMMAND --help`; `BASE DIR -o
-    OPTIONS`, which mount.fuse passes for `mount -t fuse.winkfs`, becomes a mount."""
+    """Translate the arguments: `help COMMAND` and `COMMAND -h` become `COMMAND --help`, but not
+    where -h is its own; `BASE DIR -o OPTIONS`, which mount.fuse passes for
+    `mount -t fuse.winkfs`, becomes a mount."""
     end = args.index("--") if "--" in args else len(args)
-    if args[:1] == ["grep"] and end > 2:  # its own -h
-        return args
-    args = ["--help" if arg == "-h" else arg for arg in args[:end]] + args[end:]
+    command = next((arg for arg in args if arg in COMMANDS), "")
+    if command not in OWN_H or args[-2:] == [command, "-h"]:
+        args = ["--help" if arg == "-h" else arg for arg in args[:end]] + args[end:]
     if args[:1] == ["help"]:
         return [*args[1:], "--help"]
     if len(args) == 4 and args[2] == "-o" and args[0] not in COMMANDS:

@@ -22,6 +22,7 @@ from winkfs.cli._common import (
     answer,
     as_path,
     complete_file,
+    counted,
     glob_matcher,
     glob_text,
     is_directory,
@@ -30,6 +31,7 @@ from winkfs.cli._common import (
     opened,
     pairs,
     place_fault,
+    printable,
     shown,
 )
 from winkfs.entry import FileType
@@ -37,6 +39,7 @@ from winkfs.names import is_glob, literal_prefix, to_bytes, to_str, within
 
 if TYPE_CHECKING:
     from winkfs.cli._common import Files
+    from winkfs.reader import Problem
 
 IN_MEMORY: Final = 8 << 20  # bytes of standard input before they go to a temporary file
 TAKEN = "is a directory: give the new name in full"
@@ -249,7 +252,9 @@ def _read(content: IO[bytes], spool: IO[bytes]) -> IO[bytes]:
 @BASE
 @click.argument("names", metavar="NAME...", nargs=-1)
 @WHERE
-@click.option("-r", "recursive", is_flag=True, help="Remove directories and everything below.")
+@click.option(
+    "-r", "recursive", is_flag=True, help="Remove directories and everything below; do not ask."
+)
 @click.option("-n", "--dry-run", is_flag=True, help="Only list the files that would be removed.")
 @click.option("-v", "--verbose", is_flag=True, help="List removed files.")
 def rm(
@@ -262,8 +267,9 @@ def rm(
 ) -> int:
     """Remove files. A NAME may be a glob: * matches / too.
 
-    Without -r a directory must be empty. A missing name is an error (exit status 1); all others are
-    removed. An interrupted run removes nothing.
+    Without -r a directory must be empty, and a glob that matches directories, or all of several
+    files, is asked about on a terminal and refused elsewhere. A missing name is an error (exit
+    status 1); all others are removed. An interrupted run removes nothing.
 
     --where removes all files for which COND, on columns, path, size and mtime, is true; with a NAME
     only those that match it too. If another commit to a data set has changed one of these files
@@ -274,7 +280,7 @@ def rm(
     failures = Failures(base)
     mode: str = "r" if dry_run else "a"
     with opened(base, mode) as container:
-        removal = _Removal(container, failures, dry_run=dry_run, verbose=verbose)
+        removal = _Removal(container, failures, recursive, dry_run=dry_run, verbose=verbose)
         if where is not None:
             if isinstance(container, winkfs.Dataset) and not dry_run:
                 container.expect_unchanged()
@@ -282,20 +288,50 @@ def rm(
             return failures.status
         for argument in names:
             removal.take(argument)
-        removal.directories(recursive=recursive)
+        removal.directories()
     return failures.status
+
+
+class _Matches:
+    """What a glob matches: files, directories with an entry, and without one.
+
+    many  what is more than files one by one: directories, or all that there is; "": nothing
+    """
+
+    def __init__(self, container: Files, glob: str, problem: Problem) -> None:
+        from winkfs.container.directories import Nesting, implied
+        from winkfs.container.selection import matches
+        from winkfs.tables import ordered
+
+        self.files: list[bytes] = []
+        self.directories: set[bytes] = set()
+        self.implied: set[bytes] = set()
+        nesting = Nesting()
+        for rows in ordered(container, to_bytes(literal_prefix(glob)), problem):
+            nested = nesting.add(rows)
+            found = matches(rows, glob)
+            self.files += rows.take(found & ~rows.directories).names
+            self.directories.update(rows.take(found & rows.directories).names)
+            begun = implied(nested.names, len(nested.at), (0, 0))
+            self.implied.update(begun.take(matches(begun, glob)).names)
+        self.implied -= self.directories
+        number = len(self.directories) + len(self.implied)
+        self.many = f"matches {counted(number, 'directory')}" if number else ""
+        if not number and len(self.files) == len(container) > 1:
+            self.many = f"matches all {len(self.files)} files"
 
 
 class _Removal:
     """Removal of files at once, and of directories after all files."""
 
     def __init__(
-        self, container: Files, failures: Failures, *, dry_run: bool, verbose: bool
+        self, container: Files, failures: Failures, recursive: bool, *, dry_run: bool, verbose: bool
     ) -> None:
-        self._container, self._failures = container, failures
+        self._container, self._failures, self._recursive = container, failures, recursive
         self._dry_run, self._verbose = dry_run, verbose
         self._gone: set[bytes] = set()  # of a dry run
         self._directories: dict[bytes, str] = {}  # name -> its argument; it may not exist
+        self._implied: set[bytes] = set()  # of these, without an entry: gone with the last file
 
     def take(self, argument: str) -> None:
         """Remove a file, or all that match; note directories."""
@@ -322,19 +358,32 @@ class _Removal:
                 self._remove(to_bytes(entry.name))
 
     def _take_all(self, glob: str) -> bool:
-        """Remove all files that match a glob -> whether any name matches."""
-        found, match, prefix = False, glob_matcher(glob), literal_prefix(glob_text(glob))
-        for entry in self._container.scan(prefix=prefix, problem=self._failures.damage):
-            if match(entry.name):
-                found = True
-                if entry.ftype == FileType.DIR:
-                    self._directories[to_bytes(entry.name)] = entry.name
-                else:
-                    self._remove(to_bytes(entry.name))
-        return found
+        """Remove all files that match a glob, if that is meant -> whether any name matches."""
+        found = _Matches(self._container, glob_text(glob), self._failures.damage)
+        if not (found.files or found.directories or found.implied):
+            return False
+        meant = self._recursive or self._dry_run or not found.many
+        if not (meant or self._confirmed(glob, found)):
+            self._failures.add(glob, f"{found.many}: see -r")
+            return True
+        self._directories.update((name, to_str(name)) for name in found.directories)
+        if self._recursive:
+            self._implied |= found.implied
+            self._directories.update((name, to_str(name)) for name in found.implied)
+        for name in found.files:
+            self._remove(name)
+        return True
 
-    def directories(self, *, recursive: bool) -> None:
-        """Remove the directories that were named; if they are not empty, only if `recursive`."""
+    def _confirmed(self, glob: str, found: _Matches) -> bool:
+        """Ask on a terminal whether all that match are to be removed."""
+        if not (found.files and sys.stdin.isatty() and sys.stderr.isatty()):
+            return False
+        files = counted(len(found.files), "file")
+        text = f"{self._container.base}: {glob}: {found.many}: remove {files}?"
+        return click.confirm(printable(text), err=True)
+
+    def directories(self) -> None:
+        """Remove the directories that were named; if they are not empty, only with -r."""
         if not self._directories:
             return
         full: set[bytes] = set()
@@ -344,14 +393,14 @@ class _Removal:
             ends = [at for at in range(len(name)) if name[at] == ord("/")]
             above = [name[:at] for at in ends if name[:at] in self._directories]
             full.update(above)
-            if above and recursive:
+            if above and self._recursive:
                 self._remove(name)
         for name, argument in sorted(self._directories.items(), reverse=True):
-            if name in full and not recursive:
+            if name in full and not self._recursive:
                 self._failures.add(argument, "is a directory that is not empty: see -r")
             elif name in self._container:
                 self._remove(name)
-            elif name not in full:
+            elif name not in full and name not in self._implied:
                 self._failures.add(argument, missing(self._container))
 
     def _remove(self, name: bytes) -> None:

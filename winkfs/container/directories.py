@@ -1,0 +1,309 @@
+"""Directories of a listing: which there are, what is in each, and how much is below it.
+
+    Nesting   finds the directories of names in byte order, table by table
+    Totals    sums bytes and files below each directory -> Tree
+    implied   directories as rows of a table
+
+A directory is there because of names below it, or of an entry of type DIR. Its name is that before
+the slash; that of the root is empty.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from winkformats.arrays import (
+    MAX_ROW,
+    Bools,
+    Int64,
+    Joined,
+    TextColumn,
+    gather,
+    row_width,
+    rows_at,
+    text_column,
+    text_order,
+)
+from winkfs.container.table import NOTHING, FileTable
+from winkfs.entry import FileType
+from winkfs.units import LAST
+
+SLASH: Final = 0x2F
+MOST_TEXTS: Final = 1 << 24
+IMPLIED: Final = -1
+"""`pos` and `fileid` of a directory without an entry, whose mtime is not known."""
+
+
+def implied(
+    names: list[bytes] | TextColumn | Joined, count: int, owner: tuple[int, int]
+) -> FileTable:
+    """Return `count` directories without an entry as a table. owner: uid and gid."""
+    pos = np.full(count, IMPLIED)
+    return FileTable.of(names, pos, IMPLIED, kind=FileType.DIR).owned(owner)
+
+
+class Nested(NamedTuple):
+    """The directories of a table: n rows, and k directories that begin in it.
+
+    level   directories above each file, below the root: int64[n]
+    parent  number of the directory of each file, int64[n]; 0 is the root
+    at      row of the first file below each directory that begins, int64[k], ascending
+    depth   its level: 1 directly below the root, int64[k]
+    over    number of the directory that it is in, int64[k]
+    names   its name
+    """
+
+    level: Int64
+    parent: Int64
+    at: Int64
+    depth: Int64
+    over: Int64
+    names: Joined
+
+
+class Nesting:
+    """Finds the directories of names that come in byte order, in tables.
+
+    Directories that begin get the next numbers, in order. In byte order what is below a directory
+    is together, so it begins at the first name that does not share its prefix with the name before.
+
+    top    bytes at the start of all names that are not looked at: "docs/" of the names below docs
+    depth  levels that are distinguished; what is deeper counts as in the directory above. None: all
+    count  directories so far, and the root
+    cost   array operations, some for each level
+    """
+
+    def __init__(self, top: int = 0, depth: int | None = None) -> None:
+        self._top, self._most = top, LAST if depth is None else depth
+        self._last = b""  # the last name
+        self._open = [0]  # numbers of the directories above it, from the root on
+        self.count = 1
+
+    def add(self, rows: FileTable) -> Nested:
+        """Return the directories of the next rows, at least one."""
+        ends, raw = rows.name_ends - rows.name_ends[0], rows.names_joined
+        starts = ends[:-1]
+        slashes = np.flatnonzero(raw == SLASH)
+        first = np.searchsorted(slashes, starts + self._top)
+        behind = np.searchsorted(slashes, ends[1:])
+        levels = behind - first
+        shared = self._shared(rows)
+        last = np.append(slashes, 0)[behind - 1] - starts  # where its directory ends
+        begins = np.flatnonzero((levels > 0) & (last >= shared))
+        many = levels[begins]
+        nth = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
+        at = np.repeat(begins, many)
+        end = slashes[np.repeat(first[begins], many) + nth] - starts[at]
+        new = (end >= shared[at]) & (nth < self._most)
+        at, depth, end = at[new], nth[new] + 1, end[new]
+        level = np.minimum(levels, self._most)
+        over, parent = self._numbered(level, at, depth)
+        self._last = rows.last
+        names = gather(raw, starts[at], np.maximum(end, 1))  # "/" if the name begins with it
+        return Nested(levels, parent, at, depth, over, names)
+
+    def _numbered(self, level: Int64, at: Int64, depth: Int64) -> tuple[Int64, Int64]:
+        """Number the directories that begin -> where each is, and where each file is."""
+        numbers = np.arange(self.count, self.count + len(at))
+        over, parent = np.zeros(len(at), np.int64), np.zeros(len(level), np.int64)
+        opened = [0]
+        for each in range(1, int(level.max()) + 1):
+            here = depth == each
+            carried = self._open[each] if each < len(self._open) else -1
+            known, since = np.append(carried, numbers[here]), at[here]
+            files, below = level == each, depth == each + 1
+            parent[files] = known[np.searchsorted(since, np.flatnonzero(files), "right")]
+            over[below] = known[np.searchsorted(since, at[below], "right")]
+            if each <= level[-1]:
+                opened.append(int(known[-1]))
+        self._open = opened
+        self.count += len(at)
+        return over, parent
+
+    def _shared(self, rows: FileTable) -> Int64:
+        """Return how many bytes each name shares with the name before it, int64[n]."""
+        lengths = rows.name_lengths
+        shared = np.empty(len(rows), np.int64)
+        shared[0] = _common(self._last, rows.name(0))
+        width = min(row_width(lengths), MAX_ROW)
+        raw = np.append(rows.names_joined, np.zeros(width, np.uint8))
+        starts = rows.name_ends[:-1] - rows.name_ends[0]
+        words = rows_at(raw, starts, width).view("<u8").reshape(len(rows), -1)
+        word = (words[1:] != words[:-1]).argmax(1)
+        each = np.arange(len(rows) - 1)
+        differ = words[1:][each, word] ^ words[:-1][each, word]
+        low = np.bitwise_count((differ & (~differ + np.uint64(1))) - np.uint64(1)) >> 3
+        least = np.minimum(lengths[1:], lengths[:-1])
+        shared[1:] = np.minimum(np.where(differ == 0, width, 8 * word + low), least)
+        for i in np.flatnonzero((differ == 0) & (least > width)).tolist():
+            shared[i + 1] = _common(rows.name(i), rows.name(i + 1))
+        return shared
+
+
+def _common(one: bytes, other: bytes) -> int:
+    """Return how many bytes at the start are equal."""
+    least = min(len(one), len(other))
+    pair = np.frombuffer(one[:least], np.uint8), np.frombuffer(other[:least], np.uint8)
+    return int(np.append(pair[0] != pair[1], True).argmax())
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A root, directories and maybe files: each directory, then all that is in it, by name.
+
+    names       of each, bytes[n]
+    depth       0 of the root, 1 of what is directly in it, int64[n]
+    over        index of the directory that each is in, int64[n]; -1 of the root
+    directory   which are directories, bool[n]
+    size        bytes of the file, or of all files below the directory, int64[n]
+    files       files below the directory, 1 of a file, int64[n]
+    """
+
+    names: list[bytes]
+    depth: Int64
+    over: Int64
+    directory: Bools
+    size: Int64
+    files: Int64
+
+    def last(self) -> Tree:
+        """Return the last file alone, as a root."""
+        size, files = self.size[-1:], self.files[-1:]
+        alone = np.zeros(1, np.int64)
+        return Tree(self.names[-1:], alone, alone - 1, self.directory[-1:], size, files)
+
+    def postorder(self) -> Int64:
+        """Return the indices such that each directory comes after what is in it."""
+        behind = np.arange(len(self.names)) - self.depth + self._sizes() - 1
+        order = np.empty(len(behind), np.int64)
+        order[behind] = np.arange(len(behind))
+        return order
+
+    def _sizes(self) -> Int64:
+        """Return how many there are of each with all below it, int64[n]."""
+        found = np.ones(len(self.names), np.int64)
+        _roll_up(self.depth, self.over, found)
+        return found
+
+
+class Totals:
+    """Sums bytes and files below each directory.
+
+    top    the name of the root with a slash; all names that are added begin with it
+    depth  levels of directories and files that the result has; None: all
+    files  whether it has files
+    cost   array operations; memory: the directories, and the files if the result has them
+    """
+
+    def __init__(self, top: bytes = b"", depth: int | None = None, *, files: bool = False) -> None:
+        self._most, self._with_files = LAST if depth is None else depth, files
+        self._top = top
+        self._nesting = Nesting(len(top), depth)
+        self._sums = np.zeros((2, 1024), np.int64)  # bytes and files directly in each directory
+        self._found: list[Nested] = []
+        self._files, self._entries = _Kept(), _Kept()
+        self._bytes = 0.0
+
+    def add(self, rows: FileTable) -> None:
+        """Add the next files, in byte order of the names. Raises ValueError: too many bytes."""
+        if not len(rows):
+            return
+        nested = self._nesting.add(rows)
+        if len(nested.at):
+            self._found.append(nested)
+        self._make_room()
+        entries = rows.directories
+        if entries.any():
+            self._entries.add(rows, nested, entries & (nested.level < self._most))
+            files = np.flatnonzero(~entries)
+            parent, size = nested.parent[files], rows.size[files]
+        else:
+            parent, size = nested.parent, rows.size
+        self._bytes += float(size.sum(dtype=np.float64))
+        if self._bytes > LAST:
+            raise ValueError("the sizes of its files are more than 2^63 bytes: run winkfs verify")
+        np.add.at(self._sums[0], parent, size)
+        np.add.at(self._sums[1], parent, 1)
+        if self._with_files:
+            self._files.add(rows, nested, ~entries & (nested.level < self._most))
+
+    def _make_room(self) -> None:
+        if self._nesting.count > self._sums.shape[1]:
+            more = np.zeros((2, 2 * self._nesting.count), np.int64)
+            more[:, : self._sums.shape[1]] = self._sums
+            self._sums = more
+
+    def finish(self) -> Tree:
+        """Return the root and all that is below it."""
+        found, top = self._found, self._top[:-1]
+        names = [top, *(name for one in found for name in FileTable.of(one.names, one.at).names)]
+        over = np.concatenate([[-1], *(one.over for one in found)])
+        depth = np.concatenate([[0], *(one.depth for one in found)])
+        sums = self._sums[:, : len(names)].copy()
+        entries = self._entries
+        if entries.parents:
+            known = set(names)
+            rows, parent = entries.all()
+            empty = np.flatnonzero([name not in known for name in rows.names])
+            names += rows.take(empty).names
+            over = np.append(over, parent[empty])
+            depth = np.append(depth, depth[parent[empty]] + 1)
+            sums = np.append(sums, np.zeros((2, len(empty)), np.int64), 1)
+        _roll_up(depth, over, *sums)
+        count = len(names)
+        keys = _keys(text_column(names))
+        if self._files.parents:
+            rows, parent = self._files.all()
+            names += rows.names
+            keys = np.concatenate([keys, _keys(rows.column)])
+            over, depth = np.append(over, parent), np.append(depth, depth[parent] + 1)
+            ones = np.ones(len(rows), np.int64)
+            sums = np.concatenate([sums, [rows.size, ones]], axis=1)
+        order = order_of(keys)
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        over = np.where(over < 0, -1, place[over])[order]
+        sorted_names = [names[i] for i in order.tolist()]
+        return Tree(sorted_names, depth[order], over, order < count, *sums[:, order])
+
+
+class _Kept:
+    """Rows that are kept, and the numbers of their directories."""
+
+    def __init__(self) -> None:
+        self._rows: list[FileTable] = []
+        self.parents: list[Int64] = []
+
+    def add(self, rows: FileTable, nested: Nested, wanted: Bools) -> None:
+        if wanted.any():
+            self._rows.append(rows.take(wanted))
+            self.parents.append(nested.parent[wanted])
+
+    def all(self) -> tuple[FileTable, Int64]:
+        return FileTable.concat(self._rows) if self._rows else NOTHING, np.concatenate(self.parents)
+
+
+def _roll_up(depth: Int64, over: Int64, *sums: Int64) -> None:
+    """Add what each has to the one that it is in, the deepest first."""
+    for each in range(int(depth.max()), 0, -1):
+        here = np.flatnonzero(depth == each)
+        for column in sums:
+            np.add.at(column, over[here], column[here])
+
+
+def order_of(keys: TextColumn) -> Int64:
+    """Return the stable order of any number of texts: `text_order` takes 2^24."""
+    return text_order(keys) if len(keys) < MOST_TEXTS else np.argsort(keys, kind="stable")
+
+
+def _keys(names: TextColumn) -> TextColumn:
+    """Return texts whose byte order has each directory before what is in it, and that together."""
+    if names.dtype == object:
+        return text_column([name.replace(b"/", b"\0").rstrip(b"\0") for name in names.tolist()])
+    raw = np.ascontiguousarray(names).view(np.uint8).copy()
+    raw[raw == SLASH] = 0
+    found: TextColumn = raw.view(names.dtype)
+    return found
