@@ -293,7 +293,7 @@ def rm(
 
 
 class _Matches:
-    """What a glob matches: files, directories with an entry, and without one.
+    """Matches of a glob: files, directories with an entry, and without one.
 
     many  what is more than files one by one: directories, or all that there is; "": nothing
     """

@@ -87,8 +87,8 @@ def _test(name: str, help: str, **options: Any) -> Callable[[Any], Any]:
 @click.argument("paths", metavar="[PATH]...", nargs=-1)
 @_test("name", "The last part of the name matches.", metavar="GLOB")
 @_test("iname", "The same without regard to case.", metavar="GLOB")
-@_test("path", "The whole name matches; * matches / too.", metavar="GLOB")
-@_test("regex", "The whole name matches, as in Python.", metavar="RE", callback=_regex)
+@_test("path", "The whole name matches, with or without ./; * matches /.", metavar="GLOB")
+@_test("regex", "The whole name matches, with or without ./.", metavar="RE", callback=_regex)
 @_test("type", "f: file, d: directory, l: link; or several: f,l.", type=_Kinds(), metavar="T")
 @_test(
     "size", "More than N (+N), less (-N) or N units, rounded up: c: bytes, k, M, G; none: 512.",
@@ -166,7 +166,7 @@ def _reference(container: winkfs.Reader, text: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tests:
-    """What find asks of a file. depths: levels below PATH, both inclusive; None: no bound."""
+    """Tests of find. depths: levels below PATH, both inclusive; None: no bound."""
 
     name: tuple[str, ...]
     iname: tuple[str, ...]
@@ -181,7 +181,7 @@ class _Tests:
 
     @property
     def implied(self) -> bool:
-        """Whether a directory without an entry can be among what is found."""
+        """True if a directory without an entry can be among what is found."""
         no = self.mtime or self.newer or self.where is not None
         return not no and all("d" in kinds for kinds in self.type)
 
@@ -221,7 +221,9 @@ class _Tests:
 
         found = np.ones(len(rows), np.bool_)
         for pattern in self.path:
-            found &= matches(rows, glob_text(pattern).removeprefix("./"))
+            glob = glob_text(pattern).removeprefix("./")
+            met = matches(rows, glob)
+            found &= met | matches(rows, glob[2:]) if glob.startswith("*/") else met
         if self.name or self.iname:
             last = _last_parts(rows)
             for pattern in self.name:
@@ -229,8 +231,13 @@ class _Tests:
             for pattern in self.iname:
                 _narrow(found, last, _caseless(glob_text(pattern)))
         for regex in self.regex:
-            _narrow(found, rows, regex.fullmatch)
+            _narrow(found, rows, functools.partial(_match_path, regex))
         return found
+
+
+def _match_path(regex: re.Pattern[str], name: str) -> object:
+    """Match a name, as it is or below `.`, as GNU find has it."""
+    return regex.fullmatch(name) or regex.fullmatch(f"./{name}")
 
 
 def _caseless(glob: str) -> Callable[[str], object]:

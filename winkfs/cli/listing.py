@@ -62,8 +62,10 @@ class Format:
         except ValueError as error:
             raise click.UsageError(f"--format: {error}") from None
 
-    def lines(self, *columns: Iterable[Any]) -> Iterator[str]:
-        """Yield the text for each file. columns: the values of each of the keys."""
+    def lines(self, count: int, *columns: Iterable[Any]) -> Iterable[str]:
+        """Return the text for each of some files. columns: the values of each of the keys."""
+        if not columns:
+            return [self._text.format()] * count
         return map(self._text.format, *columns)
 
 
@@ -105,7 +107,8 @@ class Listing:
         if not len(rows):
             return
         if self._form is not None:
-            self._put("".join(self._form.lines(*map(self._column(rows), self._form.keys))))
+            columns = map(self._column(rows), self._form.keys)
+            self._put("".join(self._form.lines(len(rows), *columns)))
         elif self._json:
             self._write_json(rows)
         elif self._long or self.columns or self._escape:
@@ -211,7 +214,7 @@ class Listing:
 
     @functools.cached_property
     def _listed(self) -> bool:
-        """Whether rows come from catalogs, which have the values: not those of very many shards."""
+        """True if rows come from catalogs, which have the values: not those of very many shards."""
         from winkfs.tables import from_catalogs
 
         return from_catalogs(self._container, b"", None) is not None

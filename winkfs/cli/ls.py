@@ -120,7 +120,8 @@ def ls(
             listing.write(rows)
         limited = since is not None or until is not None or where is not None or limit == 0
         listed = listing.count or limited
-        if glob is not None and not (listed or is_directory(container, as_path(glob))):
+        path = b"" if glob is None else as_path(glob)
+        if glob and path and not (listed or is_directory(container, path)):
             failures.add(glob, "no name matches" if is_glob(glob) else missing(container))
     return failures.status
 

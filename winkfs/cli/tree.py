@@ -109,7 +109,8 @@ class _Printed:
             fields = json.dumps(record)[:-1]
             if self._sums or not directory:
                 fields += f', "size": {self._sizes[i]}'
-            yield "]}" * (open_ - depth) + ("[" if i == 0 else "" if first else ",") + "\n"
+            between = "[" if i == 0 else "" if first and depth == open_ else ","
+            yield f"{']}' * (open_ - depth)}{between}\n"
             yield fields + (', "contents": [' if directory else "}")
             open_, first = depth + directory, directory
         directories = sum(self._directory) - self._directory[0]

@@ -32,6 +32,10 @@ from winkfs.entry import FileType
 from winkfs.units import LAST
 
 SLASH: Final = 0x2F
+SLASH_FIRST: Final = np.arange(256, dtype=np.uint8)
+"""The place of each byte in an order that begins with NUL, which no name has, and the slash."""
+SLASH_FIRST[1:SLASH] += 1
+SLASH_FIRST[SLASH] = 1
 MOST_TEXTS: Final = 1 << 24
 IMPLIED: Final = -1
 """`pos` and `fileid` of a directory without an entry, whose mtime is not known."""
@@ -253,21 +257,29 @@ class Totals:
             depth = np.append(depth, depth[parent[empty]] + 1)
             sums = np.append(sums, np.zeros((2, len(empty)), np.int64), 1)
         _roll_up(depth, over, *sums)
-        count = len(names)
+        return self._sorted(names, depth, over, sums)
+
+    def _sorted(self, names: list[bytes], depth: Int64, over: Int64, sums: Int64) -> Tree:
+        """Return directories, and the files if they are kept, as a tree."""
+        directory = np.ones(len(names), np.bool_)
         keys = _keys(text_column(names))
-        if self._files.parents:
+        if self._files.parents:  # before a directory of the same name
             rows, parent = self._files.all()
-            names += rows.names
-            keys = np.concatenate([keys, _keys(rows.column)])
-            over, depth = np.append(over, parent), np.append(depth, depth[parent] + 1)
-            ones = np.ones(len(rows), np.int64)
-            sums = np.concatenate([sums, [rows.size, ones]], axis=1)
+            count = len(rows)
+            names = [*rows.names, *names]
+            keys = np.concatenate([_keys(rows.column), keys])
+            over = np.concatenate([parent, over])
+            over[over >= 0] += count
+            depth = np.concatenate([depth[parent] + 1, depth])
+            sums = np.concatenate([[rows.size, np.ones(count, np.int64)], sums], axis=1)
+            directory = np.concatenate([np.zeros(count, np.bool_), directory])
         order = order_of(keys)
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         over = np.where(over < 0, -1, place[over])[order]
-        sorted_names = [names[i] for i in order.tolist()]
-        return Tree(sorted_names, depth[order], over, order < count, *sums[:, order])
+        size, files = sums[:, order]
+        ordered = [names[i] for i in order.tolist()]
+        return Tree(ordered, depth[order], over, directory[order], size, files)
 
 
 class _Kept:
@@ -302,8 +314,7 @@ def order_of(keys: TextColumn) -> Int64:
 def _keys(names: TextColumn) -> TextColumn:
     """Return texts whose byte order has each directory before what is in it, and that together."""
     if names.dtype == object:
-        return text_column([name.replace(b"/", b"\0").rstrip(b"\0") for name in names.tolist()])
-    raw = np.ascontiguousarray(names).view(np.uint8).copy()
-    raw[raw == SLASH] = 0
-    found: TextColumn = raw.view(names.dtype)
+        return text_column([name.translate(SLASH_FIRST.tobytes()) for name in names.tolist()])
+    raw = np.ascontiguousarray(names).view(np.uint8)
+    found: TextColumn = SLASH_FIRST[raw].view(names.dtype)
     return found
