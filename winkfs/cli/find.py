@@ -137,7 +137,7 @@ def find(
 
     \b
       winkfs find corpus -name '*.txt' -size +10k
-      winkfs find corpus img -newer 2026-11-01 -print0 | xargs -0 winkfs cat corpus
+      winkfs find corpus img -type f -print0 | xargs -0 winkfs cat corpus
     """
     if {"!", "(", ")", "-o"} & set(paths):
         raise click.UsageError("all tests have to be true; for or and not use --where")
