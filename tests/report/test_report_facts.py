@@ -17,9 +17,10 @@ from commands import Run
 from simulated.objectstore import ObjectStore, web_server
 
 import winkfs
+from winkfs.container.table import FileTable
 from winkfs.report.directories import squarified
 from winkfs.report.facts import gather
-from winkfs.report.totals import AGES, merged, spread
+from winkfs.report.totals import AGES, FileTotals, merged, spread
 from winkfs.stores import ledgerq, ringpage
 
 NOW = (pages.NOW + 10) * 10**9
@@ -316,3 +317,20 @@ def test_a_container_that_is_far_has_the_same_files(run: Run, base: Path) -> Non
     assert there["problems"] == [] and "index" not in there
     for section in ("files", "sizes", "types", "directories", "columns"):
         assert there[section] == here[section], section
+
+
+def test_very_many_directories_cost_little_and_no_large_one() -> None:
+    """Of small ones that follow each other some are left out; sums of those above are right."""
+    names = sorted(f"{n // 1000:03}/{n:07}/x/f.txt".encode() for n in range(20_000))
+    size = np.full(len(names), 10)
+    size[7777] = 5000
+    totals = FileTotals(NOW)
+    for at in range(0, len(names), 5000):
+        part = slice(at, at + 5000)
+        totals.add(FileTable.of(names[part], np.arange(5000), size=size[part]))
+    tree = totals.tree()
+    assert [(one["files"], one["bytes"]) for one in tree["children"][:2]] == [
+        (1000, 14_990), (1000, 10_000),
+    ]  # fmt: skip
+    assert tree["children"][0]["children"][0]["name"] == "007/0007777"
+    assert len(tree["children"]) == 20 and all(one["files"] == 1000 for one in tree["children"])

@@ -29,6 +29,7 @@ LONGEST_TYPE: Final = 12  # characters of a type
 TYPES: Final = 24  # types that are listed
 DEPTH: Final = 4  # parts of a name that are summed as directories
 FOLDERS: Final = 1 << 16  # directories of a depth that are kept while they are summed
+AT_ONCE: Final = 1024  # directories of a depth that are taken from a table, the largest ones
 CHILDREN: Final = 24  # directories of one that are listed
 DISTINCT: Final = 10_000  # different values of a column that are counted
 Record = dict[str, Any]
@@ -146,16 +147,21 @@ class FileTotals:
             starts = ends[having]
             paths = column_at(raw, starts, at[first[having] + depth] - starts)
             begin = np.flatnonzero(np.append(True, paths[1:] != paths[:-1]))
-            files = np.diff(begin, append=len(having)).tolist()
-            total = np.add.reduceat(size[having], begin).tolist()
-            for path, some, bytes_ in zip(paths[begin].tolist(), files, total, strict=True):
+            files = np.diff(begin, append=len(having))
+            total = np.add.reduceat(size[having], begin)
+            if len(begin) > AT_ONCE:  # the first and the last may go on in other tables
+                largest = np.argpartition(total, -AT_ONCE)[-AT_ONCE:]
+                kept = np.unique(np.append(largest, [0, len(begin) - 1]))
+                begin, files, total = begin[kept], files[kept], total[kept]
+            each = zip(paths[begin].tolist(), files.tolist(), total.tolist(), strict=True)
+            for path, some, bytes_ in each:
                 entry = sums.setdefault(path, [0, 0])
                 entry[0] += some
                 entry[1] += bytes_
             if len(sums) > FOLDERS:  # the largest stay: names in order do not return to others
-                kept = sorted(sums.items(), key=_weight)[-FOLDERS // 4 :]
+                most = sorted(sums.items(), key=_weight)[-FOLDERS // 4 :]
                 sums.clear()
-                sums.update(kept)
+                sums.update(most)
 
     def tree(self) -> Record:
         """Return the largest directories, in each the largest of its own."""
