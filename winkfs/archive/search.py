@@ -275,7 +275,7 @@ class Search:
         if breaks is None and not self.invert and self.mode != "count":
             return False, b""
         breaks = np.flatnonzero(raw == LINE[0]) if breaks is None else breaks
-        lines = np.unique(np.concatenate(found))
+        lines = found[-1] if len(found) < 3 else np.unique(np.concatenate(found))
         if self.invert:
             lines = np.setdiff1d(np.arange(len(breaks)), lines, assume_unique=True)
         starts = np.concatenate([[0], breaks[:-1] + 1])
