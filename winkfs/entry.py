@@ -139,6 +139,14 @@ class Entry(Stat):
         """
         return iter([(0, self.read())])
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges of the content between its holes, (offset, bytes) each, in order.
+
+        raises  CorruptError
+        cost    reads no content
+        """
+        return [(0, self.size)] if self.size else []
+
 
 class OpenEntry(Stat):
     """An Entry whose fields can still be set; its class can be changed to Entry."""

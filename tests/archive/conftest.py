@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from commands import base as base
 from commands import run as run
 from trees import place as place
 from trees import small_disk as small_disk

@@ -20,7 +20,8 @@ from trees import DIR, LINK
 import winkfs
 from winkfs.archive.items import SPARSE_BYTES, Note, Ratio
 from winkfs.archive.pack import NO_HOLES, NO_XATTRS, pack
-from winkfs.archive.unpack import NOT_USER, unpack
+from winkfs.archive.unpack import unpack
+from winkfs.archive.unpacker import NOT_USER
 from winkfs.dataset.compaction import compact
 from winkfs.dataset.packing import pack_shards
 

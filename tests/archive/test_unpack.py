@@ -18,7 +18,14 @@ from trees import DIR, LINK
 import winkfs
 from winkfs.archive.items import Note
 from winkfs.archive.pack import pack
-from winkfs.archive.unpack import LEADS_OUT, NO_SPECIAL, OPEN_PARENTS, THERE, unpack
+from winkfs.archive.unpack import unpack
+from winkfs.archive.unpacker import (
+    DIRECTORY_THERE,
+    LEADS_OUT,
+    NO_SPECIAL,
+    OPEN_PARENTS,
+    THERE,
+)
 from winkfs.dataset.maintain import adopt
 
 
@@ -96,16 +103,15 @@ def test_a_file_goes_into_the_directory_of_its_name(
             if path.is_symlink() or not path.is_dir()
         }
         assert found == {"a/@file": "a", "a/b/@file": "a/b", "a/b/c": "a/b/c"}
-    assert unpack(base, tmp_path / "out", note=notes.append).failed == 3
-    assert {note.what for note in notes} == {THERE}
+    report = unpack(base, tmp_path / "out", note=notes.append)
+    assert (report.failed, report.unchanged, notes) == (0, 3, [])
 
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("order", ["a a/b", "a/b a"])
-def test_a_file_that_was_there_goes_into_no_directory(
+def test_a_file_of_an_earlier_run_goes_into_the_directory_of_its_name(
     tmp_path: Path, order: str, force: bool
 ) -> None:
-    """Its size and time are those of the file in the container."""
     base = container(tmp_path, *((name, b"1") for name in ("first", *order.split())))
     out = tmp_path / "out"
     out.mkdir()
@@ -113,6 +119,21 @@ def test_a_file_that_was_there_goes_into_no_directory(
     with winkfs.open(base) as c:
         at = c.stat("a").mtime_ns
     os.utime(out / "a", ns=(at, at))
+    assert unpack(base, out, force=force).failed == 0
+    assert (out / "a/@file").read_bytes() == (b"1" if force else b"x")
+    assert (out / "a/b").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("order", ["a a/b", "a/b a"])
+def test_a_file_that_was_there_goes_into_no_directory(
+    tmp_path: Path, order: str, force: bool
+) -> None:
+    """Its size is that of the file in the container."""
+    base = container(tmp_path, *((name, b"1") for name in ("first", *order.split())))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_bytes(b"x")
     time.sleep(0.02)  # the clock of files is a coarse one
     report = unpack(base, out, force=force, note=lambda note: None)
     if force and order == "a a/b":
@@ -169,7 +190,8 @@ def test_existing_files_stay_unless_forced(tmp_path: Path, notes: list[Note]) ->
     (out / "x").mkdir()
     write_files(out, {"a": b"old", "l": b"old"})
     unpack(base, out, note=notes.append)
-    assert {n.name: n.what for n in notes} == dict.fromkeys([b"a", b"l", b"x"], THERE)
+    what = {b"a": THERE, b"l": THERE, b"x": DIRECTORY_THERE}
+    assert {n.name: n.what for n in notes} == what
     assert (out / "a").read_bytes() == (out / "l").read_bytes() == b"old"
     notes.clear()
     unpack(base, out, force=True, note=notes.append)

@@ -1,7 +1,9 @@
-"""Items: the files of a source (a directory tree, a tar file) for `pack`, one item a file."""
+"""Items: the files of a source (a directory tree, a tar file) for `pack`, one item a file; and the
+counterpart for `unpack`, a Sink."""
 
 from __future__ import annotations
 
+import re
 import struct
 import sys
 from collections import deque
@@ -12,9 +14,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from winkformats.arrays import Bools, Int64
+from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.container.bulk import Row
-from winkfs.entry import DEFAULT_MODES, FileType
+from winkfs.entry import DEFAULT_MODES, Entry, FileType
 from winkfs.units import CLAMPED, NAMED
 
 STREAM_BYTES: Final = 1 << 20  # content from which a file is streamed
@@ -25,6 +28,8 @@ MODES: Final = np.array(DEFAULT_MODES, np.int64)
 MAX_RATIO: Final = 1000  # bytes unpacked for each byte that is read
 FREE_BYTES: Final = 1 << 30  # unpacked in any case
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS
+UNFINISHED_START: Final = b".winkfs-"
+UNFINISHED: Final = re.compile(rb"\.winkfs-[0-9a-f]{16}")  # names of files while they are unpacked
 USER: Final = "user."  # extended attributes that are the user's own
 
 
@@ -289,3 +294,70 @@ class ChangingItemSource(ItemSource, Protocol):
 
     def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
         """Yield, as `items`, the files that `update` chooses."""
+
+
+# --- the counterpart ---
+
+
+@dataclass(slots=True)
+class UnpackReport:
+    """Result of an unpack: numbers of files.
+
+    files, directories, links  that were written
+    bytes      of the contents of files that were written
+    unchanged  files and links that were there already, equal
+    kept       that were there, and stay as they are by an option
+    failed     that were not unpacked, and damaged places of the container
+    """
+
+    files: int = 0
+    directories: int = 0
+    links: int = 0
+    bytes: int = 0
+    unchanged: int = 0
+    kept: int = 0
+    failed: int = 0
+
+
+class Sink(Protocol):
+    """Where `unpack` writes files: a directory, an archive, a pipe."""
+
+    def put(self, entry: Entry, path: bytes) -> bool:
+        """Write one file -> whether it is written, or will be by `finish`. A file that cannot be
+        written becomes a Note.
+
+        path    its name in the target: see `names.shown`
+        raises  OSError if the target fails or is full
+        """
+
+    def finish(self) -> None:
+        """Write what is left: metadata of directories, the end of an archive; sync; give names."""
+
+    def abort(self) -> None:
+        """Remove what is not whole. Idempotent; nothing after `finish`."""
+
+
+class Allowance:
+    """Limit of the content that is written of a container.
+
+    Content exceeds the bytes of a container only if extents share an entry, or if it is compressed:
+    then a small container could fill any disk.
+
+    most    bytes of content that it can have, if no entry is content of two files
+    stored  its bytes
+    """
+
+    def __init__(self, most: int, stored: int, ratio: Ratio) -> None:
+        self._most, self._stored, self._ratio = most, stored, ratio
+        self.used = 0
+
+    def claim(self, size: int, *, holes: int = 0) -> None:
+        """Count bytes of content. Raises FormatError if they are too many.
+
+        holes  bytes of them that are holes, which are written as zeros
+        """
+        self.used += size
+        if self.used - holes > self._most:
+            raise FormatError("more content than the container has bytes: left out")
+        if self._ratio.is_exceeded(self.used, self._stored):
+            raise FormatError(self._ratio.reason(self._stored))

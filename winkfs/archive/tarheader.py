@@ -20,13 +20,17 @@ Nothing here raises for wrong bytes: a number that is none is None.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from winkfs.units import FAR_NS, NANO
 
 BLOCK: Final = 512
 ZEROS: Final = bytes(BLOCK)
+END: Final = bytes(2 * BLOCK)  # of an archive
+RECORD: Final = 20 * BLOCK  # to whose multiple tools fill an archive
 OLD_GNU: Final = b"ustar  \0"
 STAR: Final = b"tar\0"  # at the end of a header of star
 STAR_PREFIX: Final = 131
@@ -37,6 +41,12 @@ DUMPDIR, LABEL, CONTINUED = b"D", b"V", b"M"  # of GNU tar: -g, -V, -M
 LONG_NAME, LONG_LINK = b"L", b"K"
 PAX, PAX_SOLARIS, PAX_GLOBAL = b"x", b"X", b"g"
 DEVICES: Final = {b"3": "a device", b"4": "a device", b"6": "a fifo"}
+FILE: Final = b"0"
+FIELD: Final = 100  # bytes of a name, of the target of a link
+MOST_ID: Final = 0o7777777  # uid, gid; a larger number goes into the pax header, as do these:
+MOST_NUMBER: Final = 0o77777777777  # size, mtime
+USTAR: Final = b"ustar\00000".ljust(255, b"\0")  # from the magic to the end
+PAX_NAME: Final = b"././@PaxHeader"
 EMPTY: Final = frozenset((HARD_LINK, LINK, DIR, *DEVICES))
 """Types whose size counts no data behind the header, though some tools write such."""
 
@@ -89,6 +99,33 @@ def decode(block: bytes) -> Header:
     )  # fmt: skip
 
 
+def encode(
+    name: bytes,
+    mode: int,
+    uid: int,
+    gid: int,
+    size: int,
+    mtime: int,
+    kind: bytes,
+    link: bytes = b"",
+) -> bytes:
+    """Return a block of ustar. What does not fit is cut, or 0: its pax header has it.
+
+    mtime  seconds since the epoch
+    """
+    ids = (uid if uid <= MOST_ID else 0, gid if gid <= MOST_ID else 0)
+    size = size if size <= MOST_NUMBER else 0
+    mtime = mtime if 0 <= mtime <= MOST_NUMBER else 0
+    head = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0        %b%b" % (
+        name[:FIELD].ljust(FIELD, b"\0"), mode, *ids, size, mtime, kind,
+        link[:FIELD].ljust(FIELD, b"\0") + USTAR,
+    )  # fmt: skip
+    # Below 65521 the low half of this checksum is the sum of the bytes, and 1: two full names, with
+    # all else, have less.
+    total = (zlib.adler32(head) & 0xFFFF) - 1
+    return b"%b%06o\0 %b" % (head[:148], total, head[156:])
+
+
 def number(field: bytes) -> int | None:
     """Return the number of a field: octal digits, none of them is 0; or base 256."""
     if field[:1] > b"\x7f":
@@ -126,12 +163,30 @@ def pax_bytes(values: dict[bytes, bytes]) -> bytes:
     """Return these as records, as `pax_records` reads them."""
     found = b""
     for key, value in values.items():
-        body = b" " + key + b"=" + value + b"\n"
-        size = len(body) + 1
+        body = b" %b=%b\n" % (key, value)
+        size = len(body) + 2
         while len(b"%d" % size) + len(body) != size:
             size = len(b"%d" % size) + len(body)
-        found += b"%d" % size + body
+        found += b"%d%b" % (size, body)
     return found
+
+
+@lru_cache(256)
+def _pax_head(size: int) -> bytes:
+    return encode(PAX_NAME, 0o644, 0, 0, size, 0, PAX)
+
+
+def pax_header(values: dict[bytes, bytes]) -> bytes:
+    """Return a pax header with these records, to precede a member."""
+    records = pax_bytes(values)
+    return _pax_head(len(records)) + records + bytes(-len(records) % BLOCK)
+
+
+def pax_time_text(ns: int) -> bytes:
+    """Return nanoseconds as `pax_time` reads them."""
+    whole, part = divmod(abs(ns), NANO)
+    sign = b"-" if ns < 0 else b""
+    return b"%b%d.%09d" % (sign, whole, part) if part else b"%b%d" % (sign, whole)
 
 
 def pax_number(value: bytes) -> int | None:

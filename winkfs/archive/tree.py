@@ -27,6 +27,8 @@ from winkfs.archive.items import (
     PERMISSIONS,
     SPARSE_BYTES,
     STREAM_BYTES,
+    UNFINISHED,
+    UNFINISHED_START,
     USER,
     Block,
     Chooser,
@@ -59,6 +61,7 @@ from winkfs.units import nearest_ns
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
 MARKS: Final = (None, False, True)
+LEFT_BY_UNPACK: Final = "a temporary file of unpack: left out"
 CHANGED: Final = "changed while it was read"
 KINDS: Final = {stat.S_IFREG: FILE, stat.S_IFDIR: DIR, stat.S_IFLNK: LINK}
 FTYPES: Final = {FILE: FileType.FILE, DIR: FileType.DIR, LINK: FileType.LINK, OTHER: 0}
@@ -275,14 +278,15 @@ class Tree:
 
     def _walk(self, root: int, leave: Callable[[int], None]) -> Generator[Found, None, None]:
         stack = [(root, b"", self._entries(root, b"."))]
-        exclude, own = self._exclude, self._own.prefix if self._own else NO_NAME
+        exclude = self._exclude
+        left_out = (self._own.prefix if self._own else NO_NAME, UNFINISHED_START)
         try:
             while stack:
                 fd, prefix, entries = stack[-1]
                 for entry in entries:
                     short, kind = entry[:-2], entry[-1:]
                     name = prefix + short
-                    if (exclude or short.startswith(own)) and self._leave_out(
+                    if (exclude or short.startswith(left_out)) and self._leave_out(
                         name, short, fd, kind
                     ):
                         continue
@@ -343,6 +347,9 @@ class Tree:
 
     def _leave_out(self, name: bytes, path: bytes, fd: int, kind: bytes) -> bool:
         if self._exclude and self._exclude(to_str(name)):
+            return True
+        if kind != DIR and UNFINISHED.fullmatch(path.rpartition(b"/")[2]):
+            self._note(Note(name, LEFT_BY_UNPACK, False, often=1))
             return True
         try:
             return self._own is not None and self._own.hold(path, fd, kind)

@@ -1,473 +1,533 @@
-"""Unpack: writes the files of a container into a directory.
-
-A name becomes a path as on a mount, see `names.shown`, so nothing is written outside the directory.
-A name too long for a path is left out. Every directory of a path is opened from its parent's
-descriptor, links are not followed, and every file is created, never opened.
-"""
+"""Unpack: the files of a store into a directory, a tar or zip file, or a pipe; `get`: some of them
+to a path, without the directories above them."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import itertools
 import os
-import pickle
-import stat
-import struct
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
+from winkformats.disk.paths import locate
+from winkformats.disk.storage import FileType as Kind
+from winkformats.disk.storage import replacing
 from winkformats.errors import CorruptError, FormatError
-from winkformats.extsort import SortedRecords
-from winkfs.archive.items import MAX_RATIO, PERMISSIONS, USER, Note, Notes, Ratio
-from winkfs.entry import Entry, FileType, Stat
-from winkfs.errors import NoSuchFile, warn_of_damage
+from winkfs.archive.archivewriter import NewFile, Output, Writes, body_of
+from winkfs.archive.choice import Choice, directories_of
+from winkfs.archive.items import MAX_RATIO, Allowance, Note, Notes, Ratio, Sink, UnpackReport
+from winkfs.archive.renaming import Rename, renaming
+from winkfs.archive.unpacker import DIRECTORY_THERE, Directories, Existing, Unpacker, stays
+from winkfs.entry import Entry, FileType
+from winkfs.errors import FileExists, IsDirectory, Refusal, warn_of_damage
 from winkfs.names import (
     OWN,
-    SELF,
+    is_glob,
     literal_prefix,
-    matcher,
     name_at,
-    part_fault,
+    path_of,
     shown,
+    shown_all,
     to_bytes,
     to_str,
 )
 from winkfs.reader import Reader
-from winkfs.registry import open_silently
+from winkfs.registry import AsOf, open_silently
 
-OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-NO_USE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
-NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
-OPEN_PARENTS: Final = 64  # directories kept open
 PROGRESS_FILES: Final = 256  # files between two calls of `progress`
-DEPTH: Final = struct.Struct(">H")
-SET_ID: Final = 0o6000
-STICKY: Final = 0o1000
-SHARED: Final = 0o022  # group and others may write
-SPECIAL: Final = SET_ID | STICKY
-THERE: Final = "is there already: --force replaces it"
-LEADS_OUT: Final = "a link that leads out of the directory: left out, --same-permissions keeps it"
-NOT_USER: Final = "without extended attributes but user.*: --same-permissions keeps them"
-NO_SPECIAL: Final = "without its set-id and sticky bits: --same-permissions keeps them"
-SHOWN_KEY: Final = 40  # bytes of the name of an attribute in a message
+STDOUT: Final = "-"
+MISSING: Final = "no such file in the store"
+NO_MATCH: Final = "no name matches"
+SAME_PATH: Final = "another file has its name after renaming: left out"
 Progress = Callable[[int], None]
-Made = TypeVar("Made")
-
-
-@dataclass(slots=True)
-class UnpackReport:
-    """Result of an unpack: numbers of files; `bytes` of their content; `failed`: names that were
-    not unpacked, and damaged places of the container."""
-
-    files: int = 0
-    directories: int = 0
-    links: int = 0
-    bytes: int = 0
-    failed: int = 0
+Listed = Callable[[bytes], None]
 
 
 def unpack(
     base: str | os.PathLike[str],
-    directory: str | os.PathLike[str],
-    glob: str | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    glob: str | Sequence[str] | None = None,
     *,
+    tar: str | Writes | None = None,
+    zip: str | Writes | None = None,
+    contents: Writes | None = None,
+    exclude: Iterable[str] = (),
+    names: Iterable[bytes] | None = None,
+    strip: int = 0,
+    transforms: Iterable[str] = (),
     force: bool = False,
+    existing: Existing = Existing.EQUAL,
+    dry_run: bool = False,
     same_permissions: bool = False,
     same_owner: bool = True,
-    as_of: str | int | None = None,
+    as_of: AsOf | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
+    listed: Listed | None = None,
     max_ratio: int = MAX_RATIO,
 ) -> UnpackReport:
-    """Unpack a container or a data set into a directory, which is made if it is not there.
+    """Unpack a container or a data set into a directory, which is made if it is not there, or into
+    an archive.
 
-    glob      only names that match; `*` crosses `/`
-    force     replace files that exist; without it they are left as they are and noted
+    A file of the type, size and mtime of its entry is there already: a second run finishes the
+    work. Any other is in the way, and stays.
+
+    glob      only names that match one of these; `*` crosses `/`
+    tar, zip  an archive instead of the directory: a path, which must not exist unless `force`, "-"
+              for standard output, or an object with `write`
+    contents  write the contents of the files there, one after another
+    exclude   names to leave out, with all below them, as `tar --exclude` takes them
+    names     only these; of a directory only its own entry
+    strip     remove so many parts from the start of each name; a shorter one is left out
+    transforms  expressions s/WHAT/BY/FLAGS that rename files: see `renaming.transform`
+    force     replace files that exist, and an archive
+    existing  what becomes of files that exist, without `force`
+    dry_run   write nothing
     same_permissions  trust the container: keep set-id and sticky bits, and links that lead out of
               the directory. Without it modes are those of the container without these bits,
               independent of the umask; a directory that loses its sticky bit is writable by its
-              owner only
+              owner only. An archive has all of it
     same_owner  give files their owners, if we are root
     as_of     of a data set: a generation or time, see `winkfs.open`
     note      called with each file that was not unpacked, or not as it is in the container; with
               no name for damage whose file is not known; None: that is a DamageWarning
     progress  called with the number of files since the last call
+    listed    called with the path of each file that is written
     max_ratio  bytes of content written for each of the container, beyond 1 GiB; 0: any number
-    raises    FileNotFoundError, FormatError (the container); OSError (the directory, a full disk)
+    raises    FileNotFoundError, FormatError (the container); FileExistsError (an archive);
+              ValueError; OSError (the directory, a full disk)
+    cost      memory: a batch of names; of an archive, and with renaming, the names of directories
+              or files
     """
-    report = UnpackReport()
+    targets = [one for one in (directory, tar, zip, contents) if one is not None]
+    if len(targets) != 1:
+        raise ValueError("unpack takes one of a directory, tar, zip and contents")
+    globs = [glob] if isinstance(glob, str) else list(glob or ())
+    if names is not None and globs:
+        raise ValueError("globs or a list of names, not both")
+    rename = renaming(strip, transforms)
+    choice = Choice(globs, names, exclude=exclude)
+    existing = Existing.REPLACE if force else existing
+    with _Run(base, as_of, note, progress, listed, max_ratio) as run:
+        archive = directory is None
+        paths = Paths(rename, run.note)
+        if archive and contents is None:
+            found = choice.names(run.reader, run.damaged)
+            paths.directories = directories_of(map(paths.all, found))
+        with contextlib.ExitStack() as stack:
+            sink: Sink
+            if dry_run:
+                root = None if directory is None else os.fspath(directory)
+                sink = Preview(root, existing, run)
+            elif directory is not None:
+                Path(directory).mkdir(parents=True, exist_ok=True)
+                directories = stack.enter_context(_directories(os.fspath(directory)))
+                sink = Unpacker(
+                    directories, run.reader, run.allowance, run.report, run.note,
+                    existing=existing, same_permissions=same_permissions, same_owner=same_owner,
+                    name_of=paths.name_of, some=not choice.everything,
+                )  # fmt: skip
+            else:
+                sink = _archive(stack, run, tar, zip, contents, force=force)
+            run.put_all(choice, paths, sink)
+            run.finish(sink)
+        run.note_missing(choice)
+    return run.report
 
-    def count(noted: Note) -> None:
-        report.failed += noted.failed
-        if note:
-            note(noted)
 
-    match = matcher(glob) if glob is not None else None
-    damages: list[str] = []
+def get(
+    base: str | os.PathLike[str],
+    names: Sequence[str],
+    path: str,
+    *,
+    force: bool = False,
+    contents: Writes | None = None,
+    same_permissions: bool = False,
+    same_owner: bool = True,
+    as_of: AsOf | None = None,
+    note: Notes | None = None,
+    progress: Progress | None = None,
+    listed: Listed | None = None,
+    max_ratio: int = MAX_RATIO,
+) -> UnpackReport:
+    """Unpack files and directories of a store to a path, without the directories above them. What
+    is there is replaced.
 
-    def damaged(error: CorruptError | str) -> None:
-        damages.append(str(error))
-        count(Note(b"", str(error), True))
-
-    with open_silently(base, as_of=as_of) as container:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(Directories(os.fspath(directory))) as directories:
-            unpacker = Unpacker(
-                directories, container, Ratio(max_ratio), report, count,
-                force=force, same_permissions=same_permissions, same_owner=same_owner,
-                some=match is not None,
+    names     of files, of directories, which bring all below them, and globs, which bring what
+              matches with the directories after their literal start
+    path      a directory, if it is one, ends with /, or there are several names; else the name of
+              the file, or directory
+    force     replace a file at `path` that is also a name in the store
+    contents  write the contents there instead; `path` is not looked at
+    raises, others  see `unpack`
+    """
+    with _Run(base, as_of, note, progress, listed, max_ratio) as run:
+        wanted = _wanted(run, names)
+        single = len(names) == 1 and not (is_glob(names[0]) and not wanted.files)
+        if contents is not None:
+            wanted.refuse_directories(run)
+            sink: Sink = ContentWriter(contents, run.allowance, run.report, run.note)
+            run.put_all(Choice(names=wanted.files), Paths(None, run.note), sink)
+            for glob in wanted.globs:
+                choice = Choice([glob])
+                run.put_all(choice, Paths(None, run.note), sink)
+                run.note_missing(choice)
+            run.finish(sink)
+            return run.report
+        if Path(path).is_file() and not force and to_bytes(path) in run.reader:
+            what = "is a file here, and a name in the store: --force replaces it"
+            raise FileExists(what, path)
+        into = not single or path.endswith("/") or Path(path).is_dir()
+        root, short = (path, b"") if into else _split_path(path)
+        if into:
+            Path(root).mkdir(parents=True, exist_ok=True)
+        with _directories(root) as directories:
+            paths = Paths(None, run.note)
+            sink = Unpacker(
+                directories, run.reader, run.allowance, run.report, run.note,
+                existing=Existing.REPLACE, same_permissions=same_permissions,
+                same_owner=same_owner, name_of=paths.name_of,
             )  # fmt: skip
-            found = container.scan(prefix=literal_prefix(glob or ""), problem=damaged)
-            for done, entry in enumerate(found, 1):
-                if match is None or match(entry.name):
-                    unpacker.put(entry)
-                if progress and done % PROGRESS_FILES == 0:
-                    progress(PROGRESS_FILES)
-            if match is not None:
-                unpacker.complete(container)
-            unpacker.finish()
-        for problem in container.problems:  # a scan does not have files that no index has
-            if problem not in damages:
-                damaged(problem)
-    if note is None:
-        warn_of_damage(os.fspath(base), damages)
-    return report
+            for choice, above in wanted.choices():
+                paths.rename = _moved(above, short)
+                run.put_all(choice, paths, sink)
+                run.note_missing(choice)
+            run.finish(sink)
+    return run.report
 
 
-class Directories:
-    """Directories below a root, opened by path, and created if they do not exist."""
+class _Wanted:
+    """The names that `get` is given, by what they are."""
 
-    def __init__(self, root: str) -> None:
-        self.path = root
-        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._open: OrderedDict[bytes, int] = OrderedDict()
-        self.made: Callable[[bytes], None] = lambda path: None  # called for each that is created
-        # Called if a file has the path of a directory, with the path and the descriptor of the
-        # parent -> whether the directory exists now.
-        self.makes_room: Callable[[bytes, int], bool] = lambda path, parent: False
+    def __init__(self) -> None:
+        self.files: list[bytes] = []
+        self.trees: list[bytes] = []
+        self.globs: list[str] = []
 
-    def close(self) -> None:
-        for fd in (*self._open.values(), self._root):
-            os.close(fd)
-        self._open.clear()
+    def choices(self) -> Iterator[tuple[Choice, bytes | None]]:
+        """Yield what to unpack, and the directory above, with its /; None: that of each file."""
+        if self.files:
+            yield Choice(names=self.files), None
+        for tree in self.trees:
+            above = tree[: tree.rfind(b"/") + 1]
+            yield _Tree(tree), above
+        for glob in self.globs:
+            start = to_bytes(literal_prefix(glob))
+            yield Choice([glob]), start[: start.rfind(b"/") + 1]
 
-    def get(self, path: bytes, mode: int = 0o777) -> int:
-        """Return the descriptor of a directory, valid until the next call.
-
-        mode    for a new one; its parents are created with 0777, all less the umask
-        raises  NotADirectoryError if a file or a link has its path, or that of a parent
-        """
-        missing = []
-        at = path
-        while at and at not in self._open:
-            at, _, part = at.rpartition(b"/")
-            missing.append(part)
-        fd = self._open[at] if at else self._root
-        if at:
-            self._open.move_to_end(at)
-        for part in reversed(missing):
-            at = at + b"/" + part if at else part
-            fd = self._enter(at, part, fd, mode if at == path else 0o777)
-            self._open[at] = fd
-            if len(self._open) > OPEN_PARENTS:
-                os.close(self._open.popitem(last=False)[1])
-        return fd
-
-    def _enter(self, path: bytes, part: bytes, parent: int, mode: int) -> int:
-        try:
-            return self._open_at(part, parent)
-        except FileNotFoundError:
-            os.mkdir(part, mode, dir_fd=parent)
-            self.made(path)
-        except NotADirectoryError:
-            if not self.makes_room(path, parent):
-                raise
-        return self._open_at(part, parent)
-
-    def _open_at(self, part: bytes, parent: int) -> int:
-        try:
-            return os.open(part, OPEN_DIR, dir_fd=parent)
-        except OSError as error:
-            if error.errno in NO_DIRECTORY:
-                raise NotADirectoryError(
-                    errno.ENOTDIR, "a file or link is where its directory should be"
-                ) from None
-            raise
+    def refuse_directories(self, run: _Run) -> None:
+        for tree in self.trees:
+            run.note(Note(tree, "is a directory", True))
 
 
-class Unpacker:
-    """Writes entries below a directory. `finish` at the end gives the directories their modes."""
+class _Tree(Choice):
+    """A directory, with its own entry if there is one."""
+
+    def __init__(self, name: bytes) -> None:
+        super().__init__(names=[name], trees=[name])
+
+    def missing(self) -> list[bytes]:
+        return []
+
+
+def _wanted(run: _Run, names: Sequence[str]) -> _Wanted:
+    """Return what the names are; a missing one is noted."""
+    found = _Wanted()
+    for argument in names:
+        given = os.fsencode(argument)
+        plain = b"/".join(part for part in given.split(b"/") if part not in (b"", b"."))
+        for name in (given, plain):
+            try:
+                entry = run.reader.stat(name) if name and name in run.reader else None
+            except FormatError as error:
+                run.note(Note(name, str(error), True))
+                break
+            if entry is not None and entry.ftype != FileType.DIR:
+                found.files.append(name)
+                break
+            tree = name.rstrip(b"/")
+            if tree and (entry is not None or any(run.reader.scan(prefix=tree + b"/"))):
+                found.trees.append(tree)
+                break
+        else:
+            if is_glob(argument):
+                found.globs.append(to_str(given))
+            else:
+                run.note(Note(given, MISSING, True))
+    return found
+
+
+def _moved(above: bytes | None, short: bytes) -> Rename:
+    """Return a function that removes the directory above from names, and, if there is one, has
+    `short` take the place of their first part."""
+
+    def rename(name: bytes) -> bytes:
+        rest = name[name.rfind(b"/") + 1 :] if above is None else name[len(above) :]
+        if not short:
+            return rest
+        return short + rest[len(rest.partition(b"/")[0]) :]
+
+    return rename
+
+
+def _split_path(path: str) -> tuple[str, bytes]:
+    """Return the directory of a path, and its last part. Raises ValueError."""
+    head, _, short = path.rpartition("/")
+    if short in ("", ".", ".."):
+        raise ValueError(f"{path!r} is no name of a file")
+    return head or ("/" if path[:1] == "/" else "."), os.fsencode(short)
+
+
+# --- a run ---
+
+
+class Paths:
+    """Paths in the target of the names of a store.
+
+    rename       None: names stay as they are
+    directories  paths that are directories in an archive: a file called so goes into it
+    """
+
+    def __init__(self, rename: Rename | None, note: Notes) -> None:
+        self.rename, self._note = rename, note
+        self.directories: set[bytes] = set()
+        self._names: dict[bytes, bytes] = {}  # by path, of what was renamed
+
+    def all(self, names: Sequence[bytes]) -> list[bytes]:
+        """Return the paths of many names."""
+        if self.rename is not None:
+            names = list(filter(None, map(self.rename, names)))
+        return shown_all(list(names))
+
+    def of(self, entry: Entry) -> bytes | None:
+        """Return the path of a file; None: it is left out."""
+        is_directory = entry.ftype == FileType.DIR
+        if self.rename is None:
+            path = to_bytes(path_of(entry.name))
+        else:
+            name = to_bytes(entry.name)
+            renamed = self.rename(name)
+            if not renamed:
+                return None
+            path = shown(renamed)
+            earlier = self._names.get(path)
+            self._names.setdefault(path, name)
+            if earlier is not None and not is_directory:
+                if earlier != name:
+                    self._note(Note(name, SAME_PATH, True, often=3))
+                return None
+        return path + OWN if path in self.directories and not is_directory else path
+
+    def name_of(self, path: bytes) -> bytes:
+        """Return the name of the file at a path; b"": there is none."""
+        if self.rename is None:
+            return name_at(path)
+        return self._names.get(path.removesuffix(OWN), b"")
+
+
+class _Run:
+    """One unpack: the store that is open, and what is noted and counted."""
 
     def __init__(
         self,
-        directories: Directories,
-        container: Reader,
-        ratio: Ratio,
-        report: UnpackReport,
-        note: Notes,
-        *,
-        force: bool,
-        same_permissions: bool,
-        same_owner: bool,
-        some: bool,
+        base: str | os.PathLike[str],
+        as_of: AsOf | None,
+        note: Notes | None,
+        progress: Progress | None,
+        listed: Listed | None,
+        max_ratio: int,
     ) -> None:
-        """Prepare. `some`: not all files are put, and `complete` is called afterwards."""
-        self._directories = directories
-        self._container, self._ratio = container, ratio
-        self._most, self._stored = container.most_content, container.stored_bytes
-        self._used = 0  # bytes of content that were written
-        self._since = 0  # ctime of the first file that was created
-        directories.makes_room = self._move_down
-        self._report = report
-        self._note = note
-        self._force = force
-        self._trusted = same_permissions
-        self._made = SortedRecords(directories.path)
-        self._above = SortedRecords(directories.path)
-        if some:
-            directories.made = self._above.add
-        self._user, self._group = os.geteuid(), os.getegid()
-        self._gives_owners = same_owner and self._user == 0
+        self.base, self.report = os.fspath(base), UnpackReport()
+        self._as_of, self._note, self._progress, self._listed = as_of, note, progress, listed
+        self._ratio = Ratio(max_ratio)
+        self._damages: list[str] = []
+        self._stack = contextlib.ExitStack()
+        self.reader: Reader
+        self.allowance: Allowance
 
-    def put(self, entry: Entry) -> None:
-        """Write one file; a failure becomes a note. Raises OSError if the disk fails or is full."""
-        name = to_bytes(entry.name)
-        path = shown(name)
-        if fault := part_fault(path):
-            self._note(Note(name, fault, True))
-            return
+    def __enter__(self) -> _Run:
+        reader = open_silently(self.base, as_of=self._as_of)
+        self.reader = self._stack.enter_context(contextlib.closing(reader))
+        self.allowance = Allowance(reader.most_content, reader.stored_bytes, self._ratio)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._stack:
+            for problem in self.reader.problems if kind is None else ():
+                self.damaged(problem)  # a scan does not have files that no index has
+        if self._note is None and kind is None:
+            warn_of_damage(self.base, self._damages)
+
+    def note(self, noted: Note) -> None:
+        self.report.failed += noted.failed
+        if self._note:
+            self._note(noted)
+
+    def damaged(self, error: CorruptError | str) -> None:
+        """Note damage, once."""
+        if str(error) not in self._damages:
+            self._damages.append(str(error))
+            self.note(Note(b"", str(error), True))
+
+    def put_all(self, choice: Choice, paths: Paths, sink: Sink) -> None:
+        """Put the chosen files. After an error the sink is ended: what is whole stays."""
+        waiting = 0
+        with self._ending(sink):
+            for entry in choice.entries(self.reader, self.damaged):
+                path = paths.of(entry)
+                if path is not None and sink.put(entry, path) and self._listed:
+                    self._listed(path)
+                waiting += 1
+                if waiting == PROGRESS_FILES and self._progress:
+                    self._progress(waiting)
+                    waiting = 0
+
+    def finish(self, sink: Sink) -> None:
+        with self._ending(sink):
+            sink.finish()
+
+    @contextlib.contextmanager
+    def _ending(self, sink: Sink) -> Iterator[None]:
+        """End the sink if the block raises."""
         try:
-            try:
-                self._put(path, entry)
-            except FileExistsError:
-                if not self._has_directory(name, path):
-                    raise
-                self._put(path + OWN, entry)
-        except FileExistsError:
-            what = THERE if not self._force else "a directory is in its place"
-            self._note(Note(name, what, True, often=1))
-        except (FormatError, OverflowError, ValueError) as error:  # invalid times and owners
-            self._note(Note(name, str(error), True))
-        except OSError as error:
-            if error.errno in NO_USE:
-                raise
-            self._note(Note(name, error.strerror or str(error), True))
+            yield
+        except BaseException as error:
+            if isinstance(error, Exception) and isinstance(sink, Unpacker):
+                sink.settle()
+            sink.abort()
+            raise
 
-    def _has_directory(self, name: bytes, path: bytes) -> bool:
-        """Return whether the path of a file is the directory of other names of the container."""
-        above, _, short = path.rpartition(b"/")
-        found = os.stat(short, dir_fd=self._directories.get(above), follow_symlinks=False)
-        return stat.S_ISDIR(found.st_mode) and any(self._container.scan(prefix=name + b"/"))
+    def note_missing(self, choice: Choice) -> None:
+        for name in choice.missing():
+            self.note(Note(name, NO_MATCH if is_glob(to_str(name)) else MISSING, True))
 
-    def _move_down(self, path: bytes, parent: int) -> bool:
-        """Replace a file that was unpacked by a directory of its name, with the file in it.
 
-        ->  False: the file was not unpacked from this container
-        """
-        short = path.rpartition(b"/")[2]
-        found = os.stat(short, dir_fd=parent, follow_symlinks=False)
-        try:
-            entry = self._container.stat(name_at(path))
-        except (NoSuchFile, FormatError):
-            return False
-        kind = stat.S_ISLNK if entry.ftype == FileType.LINK else stat.S_ISREG
-        alike = kind(found.st_mode) and found.st_size == entry.size
-        if not alike or entry.ftype == FileType.DIR or not 0 < self._since <= found.st_ctime_ns:
-            return False
-        made = next(iter(self._free_names(parent)))
-        os.rename(short, made + OWN, src_dir_fd=parent, dst_dir_fd=parent)
-        os.rename(made, short, src_dir_fd=parent, dst_dir_fd=parent)
-        return True
+@contextlib.contextmanager
+def _directories(root: str) -> Iterator[Directories]:
+    with contextlib.closing(Directories(root)) as found:
+        yield found
 
-    def _free_names(self, parent: int) -> Iterator[bytes]:
-        """Create directories with temporary names -> their names."""
-        for number in itertools.count():
-            made = b"%b-%d-%d" % (SELF, os.getpid(), number)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(made, dir_fd=parent)
-                yield made
 
-    def _put(self, path: bytes, entry: Entry) -> None:
+# --- sinks ---
+
+
+def _archive(
+    stack: contextlib.ExitStack,
+    run: _Run,
+    tar: str | Writes | None,
+    zip: str | Writes | None,
+    contents: Writes | None,
+    *,
+    force: bool,
+) -> Sink:
+    """Return the sink of an archive, which gets its name when the stack ends without an error."""
+    if contents is not None:
+        return ContentWriter(contents, run.allowance, run.report, run.note)
+    target = zip if tar is None else tar
+    out = _opened(stack, target, force=force) if isinstance(target, str) else target
+    assert out is not None
+    if tar is not None:
+        from winkfs.archive.tarwriter import TarWriter
+
+        return TarWriter(out, run.allowance, run.report, run.note)
+    from winkfs.archive.zipwriter import ZipWriter
+
+    scratch = os.path.dirname(target) if isinstance(target, str) else ""
+    owner = os.geteuid(), os.getegid()
+    return ZipWriter(out, run.allowance, run.report, run.note, owner=owner, scratch=scratch or None)
+
+
+def _opened(stack: contextlib.ExitStack, path: str, *, force: bool) -> Writes:
+    """Create the file of an archive, beside its name. Raises FileExists; Refusal; OSError."""
+    if path == STDOUT:
+        return sys.stdout.buffer
+    directory, name = locate(path)
+    info = directory.info(name, follow=True) or directory.info(name)
+    if info is not None and info.kind is Kind.DIRECTORY:
+        raise IsDirectory("is a directory: name a file", path)
+    if info is not None and info.kind is not Kind.FILE:
+        raise Refusal("is no regular file: write to - and redirect it", path)
+    if info is not None and not force:
+        raise FileExists("is there already: --force replaces it", path)
+    return NewFile(stack.enter_context(replacing(directory, name, new=not force)))
+
+
+class ContentWriter:
+    """Contents, one after another, as a Sink. Directories have none; that of a link is its
+    target."""
+
+    def __init__(
+        self, out: Writes, allowance: Allowance, report: UnpackReport, note: Notes
+    ) -> None:
+        self._out, self._allowance = Output(out), allowance
+        self._report, self._note = report, note
+
+    def put(self, entry: Entry, path: bytes) -> bool:
+        """Write a content; see `Sink`."""
         if entry.ftype == FileType.DIR:
-            self._directories.get(path, 0o700)  # private until it gets its own mode at the end
-            self._note_directory(path, entry, entry.xattrs)
-            self._report.directories += 1
-            return
-        head, _, short = path.rpartition(b"/")
-        if entry.ftype == FileType.LINK:
-            target = entry.read()
-            if not (self._trusted or stays_below(path, target)):
-                self._note(Note(path, LEADS_OUT, True, often=1))
-                return
-            self._link(path, entry, target, self._directories.get(head))
-        else:
-            self._file(entry, path, short, self._directories.get(head))
-
-    def _note_directory(self, path: bytes, stat: Stat, xattrs: Mapping[bytes, bytes]) -> None:
-        """Record the metadata that `finish` gives to a directory."""
-        mode, kept = self._mode(path, stat), dict(self._kept(path, xattrs))
-        given = path, stat.mtime_ns, mode, stat.uid, stat.gid, kept
-        self._made.add(DEPTH.pack(0xFFFF - path.count(b"/")) + pickle.dumps(given))
-
-    def _link(self, path: bytes, entry: Entry, target: bytes, parent: int) -> None:
-        short = path.rpartition(b"/")[2]
-        self._create(short, parent, lambda: os.symlink(target, short, dir_fd=parent))
-        if self._gives_owners:
-            os.chown(short, entry.uid, entry.gid, dir_fd=parent, follow_symlinks=False)
-        if xattrs := self._kept(path, entry.xattrs):
-            self._set_xattrs(path, b"/proc/self/fd/%d/%b" % (parent, short), xattrs)
-        times = (entry.mtime_ns, entry.mtime_ns)
-        os.utime(short, ns=times, dir_fd=parent, follow_symlinks=False)
-        self._report.links += 1
-
-    def _file(self, entry: Entry, path: bytes, short: bytes, parent: int) -> None:
-        pieces, used = entry.pieces(), self._used
-        piece = next(pieces, None)  # damage raises before the file is created
-        fd = self._create(short, parent, lambda: os.open(short, CREATE, 0o600, dir_fd=parent))
+            return False
         try:
-            try:
-                end = 0
-                while piece is not None:
-                    self._claim(len(piece[1]))
-                    end = write_at(fd, piece[1], piece[0])
-                    piece = next(pieces, None)
-                if end < entry.size:
-                    os.ftruncate(fd, entry.size)  # a hole
-            except BaseException:
-                os.unlink(short, dir_fd=parent)  # no partial file is left
-                self._used = used
-                raise
-            xattrs = self._kept(path, entry.xattrs) if entry.xattrs else {}
-            mode = self._mode(path, entry)
-            self._give(path, fd, entry.mtime_ns, mode, entry.uid, entry.gid, xattrs)
-        finally:
-            os.close(fd)
+            body = body_of(entry, self._allowance, holes=True)
+        except FormatError as error:
+            self._note(Note(path, str(error), True))
+            return False
+        for data in body.data(holes=True, note=self._note):
+            self._out.write(data)
         self._report.files += 1
         self._report.bytes += entry.size
-
-    def _claim(self, size: int) -> None:
-        """Count bytes of content. Raises FormatError if they are more than the container can have.
-
-        Content exceeds the bytes of a container only if extents share an entry, or if it is
-        compressed: then a small container could fill any disk.
-        """
-        self._used += size
-        if self._used > self._most:
-            raise FormatError("more content than the container has bytes: left out")
-        if self._ratio.is_exceeded(self._used, self._stored):
-            raise FormatError(self._ratio.reason(self._stored))
-
-    def _create(self, short: bytes, parent: int, make: Callable[[], Made]) -> Made:
-        """Create a file that must not exist; with `force`, remove an existing one first."""
-        try:
-            made = make()
-            if not self._since:
-                self._since = os.stat(short, dir_fd=parent, follow_symlinks=False).st_ctime_ns
-            return made
-        except FileExistsError:
-            if not self._force:
-                raise
-        try:
-            os.unlink(short, dir_fd=parent)
-        except IsADirectoryError:
-            raise FileExistsError(errno.EEXIST, "a directory is in its place") from None
-        return make()
-
-    def complete(self, container: Reader) -> None:
-        """Record modes and times of directories that were created only for chosen files."""
-        with self._above as names:
-            for path in names:
-                name = name_at(path)
-                try:
-                    stat, xattrs = container.stat(name), container.getxattrs(name)
-                except NoSuchFile:
-                    continue
-                except FormatError as error:
-                    self._note(Note(path, str(error), True))
-                    continue
-                if stat.ftype == FileType.DIR:
-                    self._note_directory(path, stat, xattrs)
+        return True
 
     def finish(self) -> None:
-        """Give the directories their modes and times, the deepest first: a change below one would
-        change its time, and its mode may forbid the change."""
-        with self._made as records:
-            for record in records:
-                path, *given = pickle.loads(record[DEPTH.size :])
-                try:
-                    self._give(path, self._directories.get(path), *given)
-                except (OSError, OverflowError) as error:
-                    what = getattr(error, "strerror", None) or str(error)
-                    self._note(Note(path, what, True))
+        self._out.flush()
 
-    def _mode(self, path: bytes, entry: Stat) -> int:
-        """Return the permission bits that a file gets."""
-        if self._trusted or not entry.mode & SPECIAL:
-            return entry.mode & PERMISSIONS
-        self._note(Note(path, NO_SPECIAL, False, often=1))
-        mode = entry.mode & ~SPECIAL
-        if entry.ftype == FileType.DIR and entry.mode & STICKY:
-            mode &= ~SHARED  # without that bit any user could remove the files of others
-        return mode & PERMISSIONS
-
-    def _kept(self, path: bytes, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
-        """Return the extended attributes that a file gets."""
-        if self._trusted:
-            return xattrs
-        kept = {key: value for key, value in xattrs.items() if key.startswith(USER.encode())}
-        if len(kept) < len(xattrs):
-            self._note(Note(path, NOT_USER, False, often=1))
-        return kept
-
-    def _give(
-        self,
-        path: bytes,
-        fd: int,
-        mtime_ns: int,
-        mode: int,
-        uid: int,
-        gid: int,
-        xattrs: Mapping[bytes, bytes],
-    ) -> None:
-        if self._gives_owners:
-            os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
-        elif (uid, gid) != (self._user, self._group):
-            mode &= ~SET_ID  # these bits would grant the rights of another user
-        self._set_xattrs(path, fd, xattrs)
-        os.fchmod(fd, mode)
-        os.utime(fd, ns=(mtime_ns, mtime_ns))
-
-    def _set_xattrs(self, path: bytes, file: int | bytes, xattrs: Mapping[bytes, bytes]) -> None:
-        """Set extended attributes. `file`: a descriptor, or a path, which may be that of a link."""
-        for key, value in xattrs.items():
-            try:
-                os.setxattr(file, key, value, follow_symlinks=isinstance(file, int))
-            except OSError as error:
-                key_text = to_str(key[:SHOWN_KEY]) + "..." * (len(key) > SHOWN_KEY)
-                what = f"its extended attribute {key_text}: {error.strerror}"
-                self._note(Note(path, what, True, often=1))
-            except ValueError as error:  # a NUL in its name
-                self._note(Note(path, f"an extended attribute: {error}", True, often=1))
+    def abort(self) -> None:
+        """Do nothing: what was written is with its reader."""
 
 
-def stays_below(name: bytes, target: bytes) -> bool:
-    """Return whether a link stays below the root even if other such links are followed.
+class Preview:
+    """What `unpack` would do, as a Sink that writes nothing.
 
-    So `..` may be at the start of its target only, and not more often than the link is deep.
+    root  the directory; None: an archive
     """
-    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
-    up = next((i for i, part in enumerate(parts) if part != b".."), len(parts))
-    return not target.startswith(b"/") and up <= name.count(b"/") and b".." not in parts[up:]
 
+    def __init__(self, root: str | None, existing: Existing, run: _Run) -> None:
+        self._root = None if root is None else os.fsencode(root)
+        self._existing, self._report, self._note = existing, run.report, run.note
 
-def write_at(fd: int, data: bytes, offset: int) -> int:
-    """Write all of `data` at an offset -> the end of it."""
-    done = os.pwrite(fd, data, offset)
-    while done < len(data):  # a write may be cut by a full disk or a signal
-        done += os.pwrite(fd, memoryview(data)[done:], offset + done)
-    return offset + done
+    def put(self, entry: Entry, path: bytes) -> bool:
+        """Count a file; see `Sink`."""
+        report = self._report
+        if entry.ftype == FileType.DIR:
+            report.directories += 1
+            return True
+        if self._root is not None:
+            try:
+                if self._stays(self._root + b"/" + path, entry):
+                    return False
+            except FileExistsError as error:
+                self._note(Note(path, error.strerror or DIRECTORY_THERE, True, often=1))
+                return False
+        if entry.ftype == FileType.LINK:
+            report.links += 1
+        else:
+            report.files += 1
+            report.bytes += entry.size
+        return True
+
+    def _stays(self, path: bytes, entry: Entry) -> bool:
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        target = entry.read() if entry.ftype == FileType.LINK else b""
+        return stays(
+            found, entry, target, self._existing, self._report,
+            read=lambda: os.readlink(path), is_time=lambda there, wanted: there == wanted,
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+    def abort(self) -> None:
+        """Do nothing."""

@@ -22,7 +22,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
     "Containers": {
         "create": ("change", "Make an empty container."),
         "pack": ("pack", "Pack a directory or a tar file into a container."),
-        "unpack": ("pack", "Unpack a container into a directory."),
+        "unpack": ("unpack", "Unpack a container into a directory, a tar or a zip file."),
         "sync": ("sync", "Make a container equal to a directory or a store."),
         "export": ("export", "Write the files as WebDataset, MDS or Parquet."),
         "columns": ("change", "List, add or drop the columns of a container."),
@@ -34,6 +34,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "du": ("du", "Show the bytes below each directory."),
         "tree": ("tree", "Show the files as a tree."),
         "cat": ("read", "Write the content of files to standard output."),
+        "get": ("unpack", "Copy files and directories out of a container."),
         "put": ("change", "Create or replace a file."),
         "append": ("change", "Append to a file, or create it."),
         "rm": ("change", "Remove files."),

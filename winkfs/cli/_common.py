@@ -366,6 +366,15 @@ def shown(name: str) -> bytes:
     return to_bytes(name)
 
 
+def names_from(path: str | None, stack: contextlib.ExitStack) -> Iterator[bytes] | None:
+    """Return the names in a list of --files-from, - for standard input; None without one."""
+    from winkfs.archive.tree import listed_names
+
+    if path is None:
+        return None
+    return listed_names(stack.enter_context(click.open_file(path, "rb")))
+
+
 # --- facts ---
 
 
@@ -373,6 +382,16 @@ def counted(number: int, noun: str) -> str:
     """Return "1 entry", "2 entries" and the like."""
     plural = noun[:-1] + "ies" if noun.endswith("y") else noun + "s"
     return f"{number} {noun if number == 1 else plural}"
+
+
+def summary(kinds: Iterable[tuple[int, str, str]], size: int, seconds: float) -> str:
+    """Return a line on what was done, for people.
+
+    kinds  number, its noun, and that of several; those that are 0 are left out, but files
+    size   bytes of contents
+    """
+    parts = [f"{n:,} {one if n == 1 else more}" for n, one, more in kinds if n or one == "file"]
+    return f"{', '.join(parts)}: {units.size_text(size)} in {seconds:.1f} s"
 
 
 def print_report(

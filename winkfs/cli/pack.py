@@ -1,11 +1,10 @@
-"""Commands for whole trees: pack, unpack."""
+"""The command pack."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +12,6 @@ import click
 
 import winkfs
 from winkfs.cli._common import (
-    AS_OF,
     BASE,
     COMPRESS,
     MAX_RATIO,
@@ -22,11 +20,13 @@ from winkfs.cli._common import (
     bad_records,
     emit,
     glob_text,
+    names_from,
+    summary,
     warn,
 )
 from winkfs.names import to_str
 from winkfs.registry import kind_of
-from winkfs.units import CLAMPED, size_text
+from winkfs.units import CLAMPED
 
 if TYPE_CHECKING:
     from winkfs.archive.items import Note
@@ -141,7 +141,7 @@ def pack(
             if noted.failed:
                 bad({"where": where} | reason)
 
-        names = _names(files_from, stack)
+        names = names_from(files_from, stack)
         left_out = [glob_text(pattern) for pattern in exclude]
         report = winkfs.pack(
             source, base, shards=shards, ao=ao, classic=classic, update=update, checksum=checksum,
@@ -163,87 +163,11 @@ def pack(
 
 def _summary(report: PackReport, seconds: float) -> str:
     """Return a line on what was packed, for people."""
-    kinds = [
-        (report.files, "file", "files"), (report.directories, "directory", "directories"),
-        (report.links, "link", "links"), (report.updated, "updated", "updated"),
-        (report.unchanged, "unchanged", "unchanged"),
-    ]  # fmt: skip
-    parts = [f"{n:,} {one if n == 1 else more}" for n, one, more in kinds if n or one == "file"]
-    return f"{', '.join(parts)}: {size_text(report.bytes)} in {seconds:.1f} s"
-
-
-def _names(files_from: str | None, stack: contextlib.ExitStack) -> Iterable[bytes] | None:
-    from winkfs.archive.tree import listed_names
-
-    if files_from is None:
-        return None
-    return listed_names(stack.enter_context(click.open_file(files_from, "rb")))
-
-
-@click.command()
-@BASE
-@click.argument("directory", metavar="DIR")
-@click.argument("glob", required=False)
-@click.option("--force", is_flag=True, help="Replace files that exist.")
-@click.option(
-    "-p", "--same-permissions", is_flag=True,
-    help="Trust BASE: restore set-id and sticky bits, and links to places outside DIR.",
-)  # fmt: skip
-@click.option("--no-same-owner", is_flag=True, help="Do not restore owners, even as root.")
-@AS_OF
-@MAX_RATIO
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
-def unpack(
-    base: str,
-    directory: str,
-    glob: str | None,
-    force: bool,
-    same_permissions: bool,
-    no_same_owner: bool,
-    as_of: str | None,
-    max_ratio: int,
-    as_json: bool,
-) -> int:
-    """Unpack a container or a data set into a directory.
-
-    DIR is created if it does not exist. GLOB selects matching names; * matches / too, so 'docs/*'
-    selects everything below docs; docs itself also gets its mode and mtime. Modes and mtimes are
-    restored, and for root the owners.
-
-    Nothing is written outside DIR: names with empty, . or .. components are listed and skipped, and
-    links on the way are not followed. Links to an absolute path, links with more .. than they are
-    deep in DIR, and links with .. after another component are skipped, and set-id and sticky bits
-    are cleared, unless you give --same-permissions: do so only if you trust the author of BASE.
-    Existing files are kept unless you give --force. The exit status is 1 if a file or link was not
-    unpacked.
-    """
-    from winkfs.archive.unpack import unpack as run
-
-    if directory == "-":
-        raise click.UsageError(
-            "unpack writes files: - is not a directory (./- is one of that name)"
-        )
-    problems: list[dict[str, str]] = []
-    pattern = None if glob is None else glob_text(glob)
-    with Progress("unpacking", "files") as bar:
-
-        def note(noted: Note) -> None:
-            bar.note(noted)
-            if as_json and noted.failed:
-                problems.append({"name": to_str(noted.name), "reason": noted.what})
-
-        report = run(
-            base, directory, pattern, force=force, same_permissions=same_permissions,
-            same_owner=not no_same_owner, as_of=as_of, note=note, progress=bar,
-            max_ratio=max_ratio,
-        )  # fmt: skip
-    if as_json:
-        counts = {name: getattr(report, name) for name in COUNTS}
-        emit(
-            {"base": base, "directory": directory, **counts, "failed": report.failed}
-            | {"problems": problems}
-        )
-    done = report.files + report.directories + report.links + report.failed
-    if glob is not None and not done:
-        raise click.ClickException(f"{base}: no name matches {glob}")
-    return 1 if report.failed else 0
+    return summary(
+        [
+            (report.files, "file", "files"), (report.directories, "directory", "directories"),
+            (report.links, "link", "links"), (report.updated, "updated", "updated"),
+            (report.unchanged, "unchanged", "unchanged"),
+        ],
+        report.bytes, seconds,
+    )  # fmt: skip

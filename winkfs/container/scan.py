@@ -57,11 +57,13 @@ class SpecialEntry(Entry):
 
     word     the valid bytes of its attribute entry; empty: it has none
     _pieces  None: its content is plain
+    _ranges  None: the same
     """
 
     word: bytes = field(repr=False, compare=False)
     _shown: Declared = field(repr=False, compare=False)
     _pieces: Callable[[], Iterator[tuple[int, bytes]]] | None = field(repr=False, compare=False)
+    _ranges: Callable[[], list[tuple[int, int]]] | None = field(repr=False, compare=False)
 
     @property
     def xattrs(self) -> Mapping[bytes, bytes]:
@@ -76,17 +78,21 @@ class SpecialEntry(Entry):
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         return self._pieces() if self._pieces else Entry.pieces(self)
 
+    def ranges(self) -> list[tuple[int, int]]:
+        return self._ranges() if self._ranges else Entry.ranges(self)
+
 
 class _OpenAttributed(Entry):
     """A SpecialEntry with plain content whose fields can still be set."""
 
-    __slots__ = ("_pieces", "_shown", "word")
+    __slots__ = ("_pieces", "_ranges", "_shown", "word")
     __setattr__ = object.__setattr__
     __delattr__ = object.__delattr__
 
     def __init__(self: Any, *fields: Any) -> None:
         OpenEntry.__init__(self, *fields[:-2])
-        self.word, self._shown, self._pieces = *fields[-2:], None
+        self.word, self._shown = fields[-2:]
+        self._pieces = self._ranges = None
 
 
 def attributed(*fields: Any) -> SpecialEntry:
@@ -336,7 +342,8 @@ class _Scan:
         if not attrs.xattrs and (not extents or (len(extents) == 1 and extents[0].pointer)):
             return Entry(*fields)
         word = attrs.encode() if inode.attrs else b""
-        return SpecialEntry(*fields, word, self.shown, partial(self._pieces, inode, pos))
+        parts = partial(self._pieces, inode, pos), partial(self._ranges, inode, pos)
+        return SpecialEntry(*fields, word, self.shown, *parts)
 
     # --- contents; all raise CorruptError ---
 
@@ -366,3 +373,14 @@ class _Scan:
                 size += extent.size
             else:
                 at += extent.size
+
+    def _ranges(self, inode: Inode, pos: int) -> list[tuple[int, int]]:
+        """Return the ranges of the content between its holes: (offset, bytes)."""
+        found: list[tuple[int, int]] = []
+        at = 0
+        for extent in cut(self.content.whole(inode, pos).extents, 0, inode.lsize):
+            if extent.pointer and extent.size:
+                start, size = found.pop() if found and sum(found[-1]) == at else (at, 0)
+                found.append((start, size + extent.size))
+            at += extent.size
+        return found

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from winkformats.disk.paths import is_directory
 from winkformats.disk.schemes import is_far
+from winkfs.archive.archivewriter import NewFile
 from winkfs.archive.items import Note, Notes
 from winkfs.container.container import Container
 from winkfs.dataset.reading import DatasetReading
@@ -29,7 +30,7 @@ from winkfs.names import Name, to_path
 from winkfs.reader import BATCH_BYTES, Reader, need_arrow
 from winkfs.registry import AsOf, open_silently
 from winkfs.samples import mds, webdataset
-from winkfs.samples.outputs import BUFFER, NewFile, Outputs
+from winkfs.samples.outputs import BUFFER, Outputs
 from winkfs.units import NANO, as_int
 
 if TYPE_CHECKING:

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from winkformats.disk.paths import directory_of, is_directory, make_directory
-from winkformats.disk.storage import TEMPORARY, Directory, Storage
+from winkformats.disk.storage import TEMPORARY, Directory
+from winkfs.archive.archivewriter import NewFile
 from winkfs.errors import FileExists, held_back
 
 BUFFER: Final = 1 << 20  # bytes written at a time
-
-
-class NewFile(io.RawIOBase):
-    """A file that is written from its start to its end."""
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage, self._at = storage, 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any, /) -> int:
-        """Append bytes. Raises OSError."""
-        size = memoryview(data).nbytes
-        self._storage.write(self._at, [data])
-        self._at += size
-        return size
-
-    def tell(self) -> int:
-        return self._at
-
-    def close(self) -> None:
-        if not self.closed:
-            super().close()
-            self._storage.close()
 
 
 class Outputs:
@@ -82,7 +57,7 @@ class Outputs:
 
     def finish(self, file: NewFile) -> None:
         """Make a file durable, and close it. Raises OSError."""
-        file._storage.sync()
+        file.storage.sync()
         file.close()
 
     def publish(self) -> None:

@@ -62,10 +62,23 @@ _void, _size, _int = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _mmap = pagecache.libc("mmap", _void, _size, _int, _int, _int, ctypes.c_int64, result=_void)
 _munmap = pagecache.libc("munmap", _void, _size)
 _madvise = pagecache.libc("madvise", _void, _size, _int)
+_syncfs = pagecache.libc("syncfs", _int)
 _fstatfs = pagecache.libc("fstatfs", _int, _void)
 STATFS_ROOM: Final = 256  # bytes that hold a struct statfs
 # linux/magic.h: ext4, xfs, tmpfs. There a mapping refers to the open file it was made from.
 MAPPING_KEEPS_LOCK: Final = frozenset({0xEF53, 0x58465342, 0x01021994})
+
+
+def sync_all(fd: int) -> None:
+    """Return when all that was written to the filesystem of an open file is on the disk.
+
+    raises  OSError, as of `fsync`
+    """
+    if _syncfs is None:
+        os.sync()
+    elif _syncfs(fd) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 class FileStorage(Storage):
