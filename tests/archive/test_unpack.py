@@ -109,7 +109,7 @@ def test_a_file_goes_into_the_directory_of_its_name(
 
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("order", ["a a/b", "a/b a"])
-def test_a_file_of_an_earlier_run_goes_into_the_directory_of_its_name(
+def test_a_file_of_an_earlier_run_goes_into_its_directory(
     tmp_path: Path, order: str, force: bool
 ) -> None:
     base = container(tmp_path, *((name, b"1") for name in ("first", *order.split())))

@@ -1,5 +1,5 @@
-"""What a tar and a zip that are written have in common: the output, and contents that are known to
-be intact before a member begins."""
+"""Output and contents of archives that are written: contents are known to be intact before a member
+begins."""
 
 from __future__ import annotations
 

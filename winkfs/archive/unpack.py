@@ -486,7 +486,7 @@ class ContentWriter:
 
 
 class Preview:
-    """What `unpack` would do, as a Sink that writes nothing.
+    """A Sink that writes nothing, and counts as `unpack` would.
 
     root  the directory; None: an archive
     """

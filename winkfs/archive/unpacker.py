@@ -77,7 +77,7 @@ SHOWN_KEY: Final = 40  # bytes of the name of an attribute in a message
 
 
 class Existing(Enum):
-    """What becomes of a file that is in the place of another."""
+    """Fate of a file that is in the place of another."""
 
     EQUAL = "stays if it is equal, else it is in the way"
     REPLACE = "is replaced"
