@@ -5,14 +5,12 @@ from __future__ import annotations
 import array
 import fcntl
 import os
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import IO
@@ -27,7 +25,7 @@ from seam import disk_calls, once
 import winkfs
 from winkformats import native
 from winkformats.version import VERSION
-from winkfs.cli import COMMANDS, GROUPS, cli
+from winkfs.cli import COMMANDS, GROUPS, WORDS, cli
 from winkfs.cli._common import explain, parse_time, printable
 from winkfs.names import is_glob, literal_prefix
 
@@ -82,6 +80,29 @@ def test_help_of_the_group_is_that_of_each_command() -> None:
 )
 def test_wrong_usage_is_one_line_and_status_2(run: Run, args: list[str]) -> None:
     assert "--help" in one_line(run(*args), 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("pak . c", "no such command: pak: did you mean pack or unpack?: see winkfs --help"),
+        ("stopre", "did you mean store"), ("xyzzy", "no such command: xyzzy: see winkfs --help"),
+        ("extract c out", "no such command: extract: use winkfs unpack"),
+        ("vacuum s", "use winkfs dataset vacuum"), ("dataset vacum s", "vacum"),
+        ("export c --tar -", "export: No such option '--tar': use winkfs unpack --tar: see"),
+        ("ls c --colums a", "--columns"), ("no\nsuch", "no\\nsuch"),
+    ],
+)  # fmt: skip
+def test_a_wrong_word_names_the_right_one(run: Run, line: str, text: str) -> None:
+    words = [line] if "\n" in line else line.split()
+    assert text in one_line(run(*words), 2).replace("option: ", "option ")
+
+
+def test_words_of_other_tools_name_commands() -> None:
+    coming = {"cp", "du"}
+    named = {words.partition(" ")[0] for words in WORDS.values()}
+    assert named <= {*COMMANDS, *coming}
+    assert not WORDS.keys() & COMMANDS.keys()
 
 
 def test_h_is_help_only_alone(run: Run, base: str) -> None:
@@ -327,56 +348,6 @@ def test_closed_standard_streams_are_empty(tmp_path: Path, command: str) -> None
 
 
 # --- completion ---
-
-
-@pytest.fixture
-def bash(base: str, tmp_path: Path) -> Callable[[str], list[str]]:
-    """What a real bash offers for a line that ends where the cursor is."""
-    shell = shutil.which("bash")
-    if shell is None:
-        pytest.skip("no bash")
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "winkfs"
-    program.write_text(f"#!{sys.executable}\nimport sys\nfrom winkfs.cli import main\n"
-                       "sys.exit(main())\n")  # fmt: skip
-    program.chmod(0o755)
-
-    def offers(line: str) -> list[str]:
-        words = " ".join(shlex.quote(word) for word in line.split(" "))
-        script = f"""eval "$(winkfs completion bash)"
-            COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
-            compopt() {{ COMPREPLY+=("$2"); }}
-            _winkfs_completion winkfs
-            printf '%s\\n' "${{COMPREPLY[@]}}" """
-        env = os.environ | {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-        done = subprocess.run(
-            [shell, "-c", script], env=env, cwd=tmp_path, capture_output=True, text=True,
-            check=True,
-        )  # fmt: skip
-        assert done.stderr == ""
-        return done.stdout.splitlines()
-
-    return offers
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("winkfs re", ["reindex", "repair", "report", "remote"]),
-        ("winkfs reindex --j", ["--json"]),
-        ("winkfs ls c", ["c", "corpus"]), ("winkfs ls ", ["bin/", "c", "corpus", "sub/"]),
-        ("winkfs ls sub/", ["sub/deep"]), ("winkfs ls su", ["dirnames"]),
-        ("winkfs put c name ", ["default"]), ("winkfs ls nowhere/x", ["dirnames"]),
-    ],
-)  # fmt: skip
-def test_a_shell_completes_commands_options_and_containers(
-    bash: Callable[[str], list[str]], tmp_path: Path, line: str, offered: list[str]
-) -> None:
-    """The script of the shell was the help of the program."""
-    (tmp_path / "sub").mkdir()
-    for name in ("sub/deep", "corpus", "odd\nname"):
-        winkfs.create(tmp_path / name).close()
-    assert bash(line) == offered
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

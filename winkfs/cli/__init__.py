@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from click.shell_completion import get_completion_class, shell_complete
+from click.shell_completion import shell_complete
 
 from winkfs.cli._common import VERSION, explain, printable, warn
 from winkfs.errors import DamageWarning, Stopped, signal_of, stop
@@ -81,6 +81,13 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
 }
 COMMANDS: Final = {name: command for group in GROUPS.values() for name, command in group.items()}
 OWN_H: Final = ("ls", "du", "tree", "grep")  # have an option -h
+WORDS: Final = {
+    "merge": "cp A B OUT", "subset": "cp A OUT --where COND", "extract": "unpack", "list": "ls",
+    "check": "verify", "fsck": "verify", "delete": "rm", "remove": "rm", "rename": "mv",
+    "prune": "compact", "defrag": "compact", "vacuum": "dataset vacuum", "index": "reindex",
+    "ncdu": "du --ncdu", "export --tar": "unpack --tar", "export --zip": "unpack --zip",
+}  # fmt: skip
+"""Commands and options of other tools, and what does the same here."""
 NO_ARGS: Final = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 or later
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
 SHELLS: Final = ("bash", "zsh", "fish")
@@ -101,11 +108,36 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, name)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and name[:1] != "-" and not ctx.resilient_parsing:
+            raise click.UsageError(f"no such command: {name}{_meant(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, group in GROUPS.items():
             with formatter.section(title):
                 width = max(map(len, COMMANDS))
                 formatter.write_dl([(f"{name:{width}}", what) for name, (_, what) in group.items()])
+
+
+def _meant(name: str) -> str:
+    """Return what may be meant by a command, for a message."""
+    known = _here(name)
+    if not known:
+        from difflib import get_close_matches
+
+        close = get_close_matches(name, COMMANDS, cutoff=0.6)
+        return f": did you mean {' or '.join(close)}?" if close else ""
+    return known
+
+
+def _here(words: str) -> str:
+    """Return what does here what other tools call so, for a message."""
+    here = WORDS.get(words, "")
+    return f": use winkfs {here}" if here.partition(" ")[0] in COMMANDS else ""
 
 
 def _endpoint(_: click.Context, __: click.Parameter, url: str | None) -> None:
@@ -172,10 +204,15 @@ def completion(shell: str | None) -> None:
       winkfs completion fish > ~/.config/fish/completions/winkfs.fish
     """
     chosen = shell or Path(os.environ.get("SHELL", "")).name
-    kind = get_completion_class(chosen)
-    if kind is None:
+    if chosen not in SHELLS:
         raise click.UsageError(f"name the shell: one of {', '.join(SHELLS)}")
-    click.echo(kind(cli, {}, "winkfs", COMPLETE).source())
+    click.echo(_script(chosen), nl=False)
+
+
+def _script(shell: str) -> str:
+    from winkfs.cli.complete import SCRIPTS
+
+    return SCRIPTS[shell]
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -243,7 +280,7 @@ def _open_missing() -> None:
 
 def _run(args: list[str]) -> int:
     if wanted := os.environ.get(COMPLETE):
-        return shell_complete(cli, {}, "winkfs", COMPLETE, wanted)
+        return _complete(wanted)
     try:
         with cli.make_context("winkfs", args) as ctx:
             return cli.invoke(ctx) or 0
@@ -254,10 +291,26 @@ def _run(args: list[str]) -> int:
         return end.exit_code
 
 
+def _complete(wanted: str) -> int:
+    """Print what completes a word for the script of a shell, or the script."""
+    shell, _, source = wanted.partition("_")
+    if shell in SHELLS and not source:
+        from winkfs.cli.complete import answer
+
+        click.echo(answer(cli, shell))
+    elif shell in SHELLS and source == "source":
+        click.echo(_script(shell), nl=False)
+    else:  # a script that an older version printed
+        return shell_complete(cli, {}, "winkfs", COMPLETE, wanted)
+    return 0
+
+
 def _usage(error: click.ClickException) -> str:
     text = error.format_message()
     if isinstance(error, click.UsageError) and error.ctx is not None:
         command = error.ctx.command_path
+        if isinstance(error, click.NoSuchOption):
+            text = text.rstrip(".") + _here(f"{error.ctx.info_name} {error.option_name}")
         text = f"{command.removeprefix('winkfs').strip()}: {text}".removeprefix(": ")
         return f"{text.rstrip('.')}: see {command} --help"
     return printable(text)

@@ -50,10 +50,6 @@ class _Quantity(click.ParamType):  # type: ignore[type-arg]  # takes none before
 
 SIZE: Final = _Quantity("size", units.parse_size, "bytes, or 500M, 2G (powers of 1024)")
 DURATION: Final = _Quantity("duration", units.parse_duration, "seconds, or 90m, 36h, 7d, 2w")
-WHERE: Final = click.option(
-    "--where", metavar="COND",
-    help="Only files for which COND is true: \"lang = 'de' and score > 0.5\".",
-)  # fmt: skip
 complete_file: Final = click.Path().shell_complete
 complete_folder: Final = click.Path(file_okay=False).shell_complete
 STDIN: Final = "-"
@@ -77,6 +73,30 @@ def complete_base(
     return found if any(not item.value.endswith("/") for item in found) else [
         CompletionItem(incomplete, type="dir")
     ]  # fmt: skip
+
+
+def completer(what: str) -> Callable[..., list[CompletionItem]]:
+    """Return a function that completes a word from the store of the command: see the function
+    `what` of `winkfs.cli.complete`. What cannot be read completes nothing."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from winkfs.cli import complete as functions
+
+        with contextlib.suppress(WinkError, OSError, ValueError, ImportError):
+            found: list[CompletionItem] = getattr(functions, what)(ctx, incomplete)
+            return found
+        return []
+
+    return complete
+
+
+complete_name: Final = completer("names")
+complete_columns: Final = completer("columns")
+complete_condition: Final = completer("condition")
+WHERE: Final = click.option(
+    "--where", metavar="COND", shell_complete=complete_condition,
+    help="Only files for which COND is true: \"lang = 'de' and score > 0.5\".",
+)  # fmt: skip
 
 
 def _container(ctx: click.Context, param: click.Parameter, base: str) -> str:

@@ -22,6 +22,7 @@ from winkfs.cli._common import (
     answer,
     as_path,
     complete_file,
+    complete_name,
     counted,
     glob_matcher,
     glob_text,
@@ -156,7 +157,7 @@ def columns(base: str, action: str, words: tuple[str, ...], as_json: bool) -> No
 
 @click.command()
 @BASE
-@click.argument("name")
+@click.argument("name", shell_complete=complete_name)
 @click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
 @click.option("--force", is_flag=True, help="Accept a name that a mount cannot show.")
 @click.option(
@@ -214,7 +215,7 @@ def refuse_own(container: Files, content: IO[bytes]) -> None:
 
 @click.command()
 @BASE
-@click.argument("name")
+@click.argument("name", shell_complete=complete_name)
 @click.argument("file", required=False, default=STDIN, shell_complete=complete_file)
 def append(base: str, name: str, file: str) -> None:
     """Append the content of FILE, or of standard input, to the file NAME.
@@ -250,7 +251,7 @@ def _read(content: IO[bytes], spool: IO[bytes]) -> IO[bytes]:
 
 @click.command()
 @BASE
-@click.argument("names", metavar="NAME...", nargs=-1)
+@click.argument("names", metavar="NAME...", nargs=-1, shell_complete=complete_name)
 @WHERE
 @click.option(
     "-r", "recursive", is_flag=True, help="Remove directories and everything below; do not ask."
@@ -418,8 +419,8 @@ class _Removal:
 
 @click.command()
 @BASE
-@click.argument("old")
-@click.argument("new")
+@click.argument("old", shell_complete=complete_name)
+@click.argument("new", shell_complete=complete_name)
 @click.option(
     "--force", is_flag=True, help="Accept a name that a mount cannot show, and a / at its end."
 )

@@ -18,6 +18,7 @@ from winkfs.cli._common import (
     BASE,
     Failures,
     as_path,
+    complete_name,
     is_directory,
     missing,
     name_bytes,
@@ -35,7 +36,7 @@ LINES_AT_ONCE: Final = 1 << 14
 
 @click.command()
 @BASE
-@click.argument("directories", metavar="[DIR]...", nargs=-1)
+@click.argument("directories", metavar="[DIR]...", nargs=-1, shell_complete=complete_name)
 @click.option(
     "-d", "--max-depth", "depth", type=click.IntRange(0), metavar="N",
     help="Only what is at most N levels below DIR; 0: DIR alone.",

@@ -20,6 +20,7 @@ from winkfs.cli._common import (
     WHERE,
     Failures,
     as_path,
+    complete_name,
     glob_text,
     is_directory,
     missing,
@@ -84,7 +85,7 @@ def _test(name: str, help: str, **options: Any) -> Callable[[Any], Any]:
 
 @click.command()
 @BASE
-@click.argument("paths", metavar="[PATH]...", nargs=-1)
+@click.argument("paths", metavar="[PATH]...", nargs=-1, shell_complete=complete_name)
 @_test("name", "The last part of the name matches.", metavar="GLOB")
 @_test("iname", "The same without regard to case.", metavar="GLOB")
 @_test("path", "The whole name matches, with or without ./; * matches /.", metavar="GLOB")

@@ -17,6 +17,7 @@ from winkfs.cli._common import (
     WHERE,
     Failures,
     as_path,
+    complete_name,
     glob_text,
     missing,
     name_bytes,
@@ -37,7 +38,7 @@ MOST_JOBS: Final = 64
 
 @click.command()
 @BASE
-@click.argument("words", metavar="PATTERN [NAME...]", nargs=-1)
+@click.argument("words", metavar="PATTERN [NAME...]", nargs=-1, shell_complete=complete_name)
 @click.option("-e", "--regexp", "patterns", multiple=True, metavar="PATTERN",
               help="Search for PATTERN; may be given several times.")  # fmt: skip
 @click.option("-F", "--fixed-strings", is_flag=True, help="Patterns are texts.")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import winkfs
 from winkfs.cli._common import (
@@ -15,13 +16,15 @@ from winkfs.cli._common import (
     WHERE,
     Failures,
     as_path,
+    complete_columns,
+    complete_name,
     glob_text,
     is_directory,
     missing,
     name_bytes,
     opened,
 )
-from winkfs.cli.listing import Format, Listing
+from winkfs.cli.listing import SAMPLES, SIGNS, Format, Listing
 from winkfs.names import is_glob, literal_prefix
 from winkfs.units import to_ns
 
@@ -33,9 +36,18 @@ ORDERS = ("name", "size", "mtime", "none")
 Options = dict[str, Any]  # of `tables`
 
 
+def _keys(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a key of a format for the shell."""
+    before, brace, start = incomplete.rpartition("{")
+    if brace and "}" in start:
+        before, start = incomplete, ""
+    keys = [key for key in (*SAMPLES, *SIGNS) if key.startswith(start)]
+    return [CompletionItem(f"{before}{{{key}}}") for key in keys]
+
+
 @click.command()
 @BASE
-@click.argument("glob", metavar="[DIR|GLOB]", required=False)
+@click.argument("glob", metavar="[DIR|GLOB]", required=False, shell_complete=complete_name)
 @click.option("-l", "long", is_flag=True, help="Show mode, owner, size and time, like ls -l.")
 @click.option("-h", "human", is_flag=True, help="With -l: sizes as 1.5K, 12M.")
 @click.option("-R", "--recursive", is_flag=True, help="With DIR: all that is below it.")
@@ -48,12 +60,15 @@ Options = dict[str, Any]  # of `tables`
 @click.option("-1", is_flag=True, expose_value=False, help="A name a line, which is always so.")
 @click.option("-0", "--null", is_flag=True, help="End each line with NUL, and escape no name.")
 @click.option(
-    "--format", "form", metavar="TEXT",
+    "--format", "form", metavar="TEXT", shell_complete=_keys,
     help="Print TEXT for each file: '{path} {size} {mtime}{NL}'.",
 )  # fmt: skip
 @click.option("--since", type=TIME, metavar="T", help="Only files with mtime T or later.")
 @click.option("--until", type=TIME, metavar="T", help="Only files with an mtime before T.")
-@click.option("--columns", metavar="A,B", help="Show the values of these columns too; * for all.")
+@click.option(
+    "--columns", metavar="A,B", shell_complete=complete_columns,
+    help="Show the values of these columns too; * for all.",
+)  # fmt: skip
 @WHERE
 @AS_OF
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")

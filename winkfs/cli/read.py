@@ -16,6 +16,7 @@ from winkfs.cli._common import (
     Failures,
     answer,
     column_text,
+    complete_name,
     expand,
     glob_text,
     name_bytes,
@@ -34,7 +35,7 @@ CACHED_BYTES: Final = 8 << 20  # bytes that `cat` reads and may leave in the pag
 
 @click.command()
 @BASE
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_name)
 @AS_OF
 def cat(base: str, names: tuple[str, ...], as_of: str | None) -> int:
     """Write the content of files to standard output, one after another.
@@ -130,7 +131,7 @@ def _write(container: winkfs.Reader, name: bytes) -> bool:
 
 @click.command()
 @BASE
-@click.argument("name")
+@click.argument("name", shell_complete=complete_name)
 @AS_OF
 @JSON
 def stat(base: str, name: str, as_of: str | None, as_json: bool) -> None:

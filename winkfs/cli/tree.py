@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import AS_OF, BASE, Failures, counted, opened, printable
+from winkfs.cli._common import AS_OF, BASE, Failures, complete_name, counted, opened, printable
 from winkfs.cli.du import totals, write_lines
 from winkfs.names import to_strs
 from winkfs.units import short_size
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @BASE
-@click.argument("directory", metavar="[DIR]", required=False)
+@click.argument("directory", metavar="[DIR]", required=False, shell_complete=complete_name)
 @click.option(
     "-L", "levels", type=click.IntRange(1), metavar="N", help="Only N levels below the top."
 )

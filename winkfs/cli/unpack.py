@@ -8,12 +8,15 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from winkfs.cli._common import (
     AS_OF,
     BASE,
     MAX_RATIO,
     Progress,
+    complete_folder,
+    complete_name,
     emit,
     glob_text,
     names_from,
@@ -45,9 +48,16 @@ VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Print the path of 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 
 
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete DIR, and behind it, or where there is none, names."""
+    named = any(ctx.params.get(name) for name in ("operands", "tar", "zip_", "to_stdout"))
+    complete = complete_name if named else complete_folder
+    return complete(ctx, param, incomplete)
+
+
 @click.command()
 @BASE
-@click.argument("operands", metavar="[DIR] [GLOB]...", nargs=-1)
+@click.argument("operands", metavar="[DIR] [GLOB]...", nargs=-1, shell_complete=_complete)
 @click.option(
     "--tar", "tar", metavar="FILE", help="Write a tar file instead of DIR; -: standard output."
 )
@@ -174,7 +184,9 @@ def unpack(
 
 @click.command()
 @BASE
-@click.argument("operands", metavar="NAME... [PATH]", nargs=-1, required=True)
+@click.argument(
+    "operands", metavar="NAME... [PATH]", nargs=-1, required=True, shell_complete=complete_name
+)
 @click.option(
     "--force", is_flag=True, help="Replace the file PATH even if it is also a name in BASE."
 )
