@@ -74,10 +74,35 @@ def open_silently(
     return opener(path, mode, **options, **({} if as_of is None else {"as_of": as_of}))
 
 
-def verify(base: Path, progress: Progress | None = None) -> Report:
-    """Check a container, or a data set with all its shards: see `container.verify.verify`."""
+def verify(
+    base: Path,
+    progress: Progress | None = None,
+    *,
+    quick: bool = False,
+    part: tuple[int, int] = (1, 1),
+    share: float = 1.0,
+    seed: int = 0,
+    seconds: float | None = None,
+    jobs: int = 1,
+) -> Report:
+    """Check a container, or a data set with all its shards: see `container.verify.verify`.
+
+    quick, part, share, seed, seconds   check a part, which `scope` of the report states: see
+                                        `dataset.partial.Choice`
+    jobs    processes, for the shards of a data set, and for a part
+    raises  Refusal: a part of a store of another kind
+    """
     kind, path = kind_of(os.fspath(base))
-    report: Report = kind.function("verify", path)(path, progress)
+    report: Report
+    if quick or part != (1, 1) or share < 1 or seconds is not None:
+        run = kind.function("verify of a part", path)
+        from winkfs.dataset.partial import Choice
+
+        report = run(path, Choice(quick, part, share, seed, seconds, jobs), progress)
+    elif jobs > 1 and kind.versions:
+        report = kind.function("verify", path)(path, progress, jobs=jobs)
+    else:
+        report = kind.function("verify", path)(path, progress)
     return report
 
 

@@ -29,7 +29,7 @@ YES = {
     "cat": ["URL", "d/0007"],
     "stat": ["URL", "d/0007"],
     "query": ["URL", "select count(*) from files"],
-    "verify": ["URL"],
+    "verify": ["URL", "--sample", "50%"],
     "backup": ["URL", "copy"],
     "push": ["c", "URL"],
     "pull": ["URL", "pulled"],
@@ -68,6 +68,9 @@ columns SET add a=int64
 stat SET moved
 info SET
 verify SET
+verify SET --part 1/2
+verify SET --quick
+verify SET --checksum md5
 dataset history SET
 dataset compact SET --all --jobs 2
 dataset rebalance SET --shards 2

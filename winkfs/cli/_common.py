@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     Files = winkfs.Container | winkfs.Dataset
 
 
-class _Quantity(click.ParamType):  # type: ignore[type-arg]  # takes none before click 8.4
+class Quantity(click.ParamType):  # type: ignore[type-arg]  # takes none before click 8.4
     """Number with a unit, or a time: see `winkfs.units`."""
 
-    def __init__(self, name: str, parse: Callable[[str], float | None], example: str) -> None:
+    def __init__(self, name: str, parse: Callable[[str], object], example: str) -> None:
         self.name, self._parse, self._example = name, parse, example
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -48,8 +48,8 @@ class _Quantity(click.ParamType):  # type: ignore[type-arg]  # takes none before
         return found
 
 
-SIZE: Final = _Quantity("size", units.parse_size, "bytes, or 500M, 2G (powers of 1024)")
-DURATION: Final = _Quantity("duration", units.parse_duration, "seconds, or 90m, 36h, 7d, 2w")
+SIZE: Final = Quantity("size", units.parse_size, "bytes, or 500M, 2G (powers of 1024)")
+DURATION: Final = Quantity("duration", units.parse_duration, "seconds, or 90m, 36h, 7d, 2w")
 complete_file: Final = click.Path().shell_complete
 complete_folder: Final = click.Path(file_okay=False).shell_complete
 STDIN: Final = "-"
@@ -423,7 +423,8 @@ def print_report(
         warn(note)
     beyond = [f"and {counted(report.more, 'more problem')}"] if report.more else []
     state = counted(len(report.problems) + more, "problem") if report.problems else "sound"
-    answer(record, as_json, *report.problems, *beyond, f"{what}: {state}")
+    scope = f": {report.scope}" if report.scope else ""
+    answer(record, as_json, *report.problems, *beyond, f"{what}: {state}{scope}")
     return 1 if report.problems else 0
 
 
@@ -519,7 +520,7 @@ def parse_time(written: str) -> float | None:
     return ns // units.NANO
 
 
-TIME: Final = _Quantity(
+TIME: Final = Quantity(
     "time", parse_time, "seconds since the epoch, or ISO 8601 as 2026-11-21T08:30Z"
 )
 

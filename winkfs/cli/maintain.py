@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 import winkfs
@@ -10,8 +12,10 @@ from winkfs.cli._common import (
     BASE,
     COMPRESS,
     CONTAINER,
+    DURATION,
     JSON,
     Progress,
+    Quantity,
     answer,
     bytes_to_read,
     counted,
@@ -27,23 +31,95 @@ CONTID = click.option(
 )
 
 
+def _share(text: str) -> float | None:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        return None
+    return share if text.endswith("%") and 0 < share <= 1 else None
+
+
+def _part(text: str) -> tuple[int, int] | None:
+    number, slash, parts = text.partition("/")
+    if not (slash and number.isdecimal() and parts.isdecimal()):
+        return None
+    found = int(number), int(parts)
+    return found if 1 <= found[0] <= found[1] else None
+
+
+SHARE: Final = Quantity("share", _share, "a percentage, as 5% or 0.5%")
+PART: Final = Quantity("part", _part, "K/N with K from 1 to N, as 1/7")
+CHECKSUMS: Final = (
+    "sha256", "md5", "sha1", "sha224", "sha384", "sha512", "sha3_224", "sha3_256", "sha3_384",
+    "sha3_512", "blake2b", "blake2s",
+)  # fmt: skip
+
+
 @click.command()
 @BASE
+@click.option("--quick", is_flag=True, help="Check superblock, index and catalog; read no entry.")
+@click.option("--sample", type=SHARE, metavar="P%", help="Read so much of the entries: 5%.")
+@click.option("--part", type=PART, metavar="K/N",
+              help="Read the K-th of N equal parts of the entries: 1/7.")  # fmt: skip
+@click.option("--max-duration", type=DURATION, metavar="TIME",
+              help="Read entries for so long: 90s, 10m, 2h.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(0), metavar="N",
+              help="With --sample and --max-duration: another choice. [default: 0]")  # fmt: skip
+@click.option("-j", "--jobs", type=click.IntRange(1), default=1, metavar="N",
+              help="Processes: for the shards of a data set, and for a part.")  # fmt: skip
+@click.option("--checksum", type=click.Choice(CHECKSUMS), metavar="NAME",
+              help="List checksums as sha256sum does: sha256, md5, blake2b ...")  # fmt: skip
+@click.option("-q", "--quiet", is_flag=True, help="Print problems only.")
 @JSON
-def verify(base: str, as_json: bool) -> int:
+def verify(
+    base: str,
+    quick: bool,
+    sample: float | None,
+    part: tuple[int, int] | None,
+    max_duration: float | None,
+    seed: int | None,
+    jobs: int,
+    checksum: str | None,
+    quiet: bool,
+    as_json: bool,
+) -> int:
     """Check every entry, inode, counter and index cell. Changes nothing.
 
     For a digest set or an order: its record, and every digest or row.
 
-    Prints one line per problem; the exit status is 1 if there is any.
+    Prints one line per problem; the exit status is 1 if there is any. The last line states what was
+    checked, if not all. With --sample, --part and --max-duration the entries of blocks of the data
+    file are read, and what their inodes point to; index, catalog and counters are not compared with
+    them. The blocks of a sample are the same in each run with one --seed; all parts K/N together
+    have each entry once, as long as nothing is written. Of a data set manifests are checked, too.
+
+    --checksum reads all files, in the order in which they lie: `sha256sum -c` checks the list in a
+    directory that was unpacked. Directories and links are left out. A damaged file is reported, and
+    has no line.
     """
-    with Progress("verifying", "bytes", bytes_to_read(base)) as bar:
-        report = winkfs.verify(base, progress=bar)
+    chosen = [quick, sample is not None or part is not None, max_duration is not None]
+    if (quick and any(chosen[1:])) or (checksum and (any(chosen) or jobs > 1)):
+        raise click.UsageError("--quick and --checksum go with no other choice")
+    if seed is not None and sample is None and max_duration is None:
+        raise click.UsageError("--seed goes with --sample or --max-duration")
+    if checksum:
+        from winkfs.cli.checksum import print_checksums
+
+        return print_checksums(base, checksum, as_json, quiet)
+    total = None if any(chosen) and sample is None and part is None else bytes_to_read(base)
+    if total is not None and any(chosen):
+        total = int(total * (sample or 1) / (part or (1, 1))[1])
+    with Progress("verifying", "bytes", total, quiet=quiet) as bar:
+        report = winkfs.verify(
+            base, bar, quick=quick, part=part or (1, 1), share=sample or 1.0, seed=seed or 0,
+            seconds=max_duration, jobs=jobs,
+        )  # fmt: skip
     record = {"base": base, "files": report.files, "entries": report.entries,
-              "bytes": report.bytes, "problems": report.problems,
-              "more_problems": report.more}  # fmt: skip
-    record |= {"notes": report.notes} if report.notes else {}
+              "bytes": report.bytes, "scope": report.scope or "all", "problems": report.problems,
+              "more_problems": report.more, "notes": report.notes}  # fmt: skip
     what = f"{base}: {counted(report.files, 'file')}, {counted(report.entries, 'entry')}"
+    if quiet and not report.problems:
+        return 0
     return print_report(report, record, what, as_json)
 
 

@@ -70,18 +70,30 @@ class Extents:
             inodes = claims[:, 0]
             self._left.append(claims[np.isin(inodes, inodes[doubt]) & (claims[:, 1] != 0)])
 
-    def check(self, live: Int64) -> None:
+    def check(self, live: Int64, *, beyond: bool = False) -> None:
         """Check that every extent of a live file points to an entry of its own that is long enough.
 
         live    int64[n], ascending: positions of the inodes of the live files
+        beyond  not all entries were taken: others are read
         """
         (places,), kv = self._places.take(), self._store.kv
         for left in self._left:
             claims = left[among(left[:, 0], live)]
             pointers = np.unique(claims[:, 1])
-            pointers, data = pointers[among(pointers, places)], memoryview(kv.view(kv.end - 1))
-            batch = Batch(kv.storage, kv.layout, 0, data, pointers)
+            there = among(pointers, places)
+            if beyond:
+                there[~there] = [self._is_entry(at) for at in pointers[~there].tolist()]
+            data = memoryview(kv.view(kv.end - 1))
+            batch = Batch(kv.storage, kv.layout, 0, data, pointers[there])
             self._report_faults(claims, _faults(batch, np.arange(len(batch)), claims))
+
+    def _is_entry(self, at: int) -> bool:
+        """Return whether there is an intact entry at a position."""
+        try:
+            self._store.entry_at(at)
+        except CorruptError:
+            return False
+        return True
 
     def _report_faults(self, claims: Int64, faults: Bools) -> None:
         missing, short, dead, alien = faults

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from winkformats.arrays import Int64
+from winkformats.arrays import Int64, among
 from winkformats.disk.paths import locate
 from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import Storage
@@ -37,6 +37,7 @@ from winkfs.container.ondisk.data import PURPOSE_CATALOG, catalog_names
 from winkfs.container.ondisk.idx import Base, open_base
 from winkfs.container.ondisk.time import TimeIndex
 from winkfs.container.recovery import Rebuilt, Replay, due
+from winkfs.container.select import Query, positions_of
 from winkfs.container.store import MERGE_TAIL, Store
 from winkfs.container.survey import InodeRows, rows_of
 from winkfs.entry import FileType
@@ -56,6 +57,7 @@ class Report:
 
     problems  a line for each fault; more: the number of further faults
     notes     messages that are no faults
+    scope     what was checked, if not all
     marked    positions of entries of live files that are marked deleted, for a repair
     """
 
@@ -66,12 +68,21 @@ class Report:
     more: int = 0
     notes: list[str] = field(default_factory=list)
     marked: list[int] = field(default_factory=list)
+    scope: str = ""
 
     def add(self, problem: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
         else:
             self.more += 1
+
+    def include(self, found: Report) -> None:
+        """Add what another one has: problems, entries and bytes."""
+        for problem in found.problems:
+            self.add(problem)
+        self.more += found.more
+        self.entries += found.entries
+        self.bytes += found.bytes
 
 
 def verify(base: str | os.PathLike[str], progress: Callable[[int], None] | None = None) -> Report:
@@ -120,22 +131,86 @@ class Check:
             self._report.add(str(error))
         return self._report
 
+    def part(
+        self, low: int, high: int, live: Int64, progress: Callable[[int], None] | None
+    ) -> Report:
+        """Check the entries in [low, high) alone, and what their inodes point to -> a report.
+
+        low, high  positions of entries, or the end
+        live       positions of the inodes of live files between them, ascending
+        """
+        store, kv, report = self._store, self._store.kv, self._report
+        files = 0
+        try:
+            for batch in scan_intact(
+                kv.storage, kv.layout, low, high, problem=self._break, progress=progress
+            ):
+                rows = rows_of(batch, store.settings, self._damage, checked=True)
+                self._check_fields(rows)
+                self.extents.take(rows)
+                here = among(rows.pos, live)
+                files += int(here.sum())
+                report.entries += len(batch)
+                report.bytes += int(rows.lsize[here].sum())
+            self.extents.check(live, beyond=True)
+        except FormatError as error:
+            self._break(error)
+        report.files = files
+        if files < len(live) and not self._damaged:
+            report.add(f"{self._name}: {len(live) - files} files of the index have no inode from "
+                       f"byte {low} to {high}: run reindex")  # fmt: skip
+        return report
+
+    def quick(self) -> Report:
+        """Check the superblock, the derived files, and that index and catalog have the same files
+        -> a report. No entry is read, but those after the catalog and the index."""
+        store, report = self._store, self._report
+        for note in store.notes:
+            report.add(note)
+        report.scope = "superblock, index and catalog; no entry was read"
+        try:
+            with ExitStack() as stack:
+                index, catalog, doubtful = self._derived(stack)
+                found = positions_of(store, Query.of_prefix(b"")) if catalog else None
+                if index is None or doubtful or found is None:
+                    missing = "catalog" if found is None else "index"
+                    report.scope = f"superblock; no valid {missing} to compare; no entry was read"
+                    report.files = 0 if found is None else len(found)
+                    return report
+                report.files = len(found)
+                replaced = self._replaced(index)
+                if replaced is not None:
+                    known = np.concatenate([found[found < index.covered], replaced])
+                    if len(known) != index.live or not same_files(index, known):
+                        report.add(f"{index.storage.name}: its cells are not those of the files of "
+                                   "the catalog: run reindex")  # fmt: skip
+        except FormatError as error:
+            report.add(str(error))
+        return report
+
+    def _derived(self, stack: ExitStack) -> tuple[Base | None, Catalog | None, bool]:
+        """Open index and catalog, and check all derived files -> these, and whether the index is
+        damaged."""
+        store = self._store
+        index = open_base(
+            store.directory, store.name, store.settings, store.kv.superblock, store.kv.end
+        )
+        if index is not None:
+            stack.callback(index.storage.close)
+        doubtful = self._is_bad(".idx", _bad_pages, index.storage if index else None)
+        self._is_bad(".time", _bad_pages)
+        catalog = open_catalog(store)
+        if catalog is not None:
+            stack.callback(catalog.close)
+        opened = catalog.storage if catalog else None
+        if self._is_bad(".cat", partial(self._bad_entries, known=opened is not None), opened):
+            catalog = None
+        return index, catalog, doubtful
+
     def _run(self, progress: Callable[[int], None] | None) -> None:
         store = self._store
         with ExitStack() as stack:
-            index = open_base(
-                store.directory, store.name, store.settings, store.kv.superblock, store.kv.end
-            )
-            if index is not None:
-                stack.callback(index.storage.close)
-            doubtful = self._is_bad(".idx", _bad_pages, index.storage if index else None)
-            self._is_bad(".time", _bad_pages)
-            catalog = open_catalog(store)
-            if catalog is not None:
-                stack.callback(catalog.close)
-            opened = catalog.storage if catalog else None
-            if self._is_bad(".cat", partial(self._bad_entries, known=opened is not None), opened):
-                catalog = None
+            index, catalog, doubtful = self._derived(stack)
             sorter = None if catalog is None else new_sorter(store)
             if sorter is not None:
                 stack.callback(sorter.close)

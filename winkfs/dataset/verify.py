@@ -29,9 +29,10 @@ BESIDE: Final = (".part", ".hidden")  # suffixes of files beside the shards, on 
 FAULTS: Final = (FormatError, Refusal)
 
 
-def verify(root: str, progress: Progress | None = None) -> Report:
+def verify(root: str, progress: Progress | None = None, *, jobs: int = 1) -> Report:
     """Check the manifests, all shards of the kept generations, and the records of shards.
 
+    jobs    processes that check shards
     ->      one report of all; `files` counts the visible files of the newest generation
     raises  NoSuchFile
     cost    that of all shards, see `winkfs.container.verify.verify`
@@ -39,18 +40,21 @@ def verify(root: str, progress: Progress | None = None) -> Report:
     log, report = Log(root), Report()
     if isinstance(log.store, FarFolder):
         log.store.take_hint()
-    records = _check_manifests(log, report)
-    for record in records:
-        _check_shard(root, record, report, progress)
+    records = check_manifests(log, report)
+    if jobs > 1:
+        _check_at_once(root, records, report, progress, jobs)
+    else:
+        for record in records:
+            _check_shard(root, record, report, progress)
     report.notes += [f"{path}: no generation has it: vacuum removes it" for path in
                      orphans(root, {record.path for record in records})]  # fmt: skip
-    _check_hidden(log, report)
+    check_visible(log, report)
     for problem in log.problems:
         _add(report, problem)
     return report
 
 
-def _check_manifests(log: Log, report: Report) -> list[ShardRecord]:
+def check_manifests(log: Log, report: Report) -> list[ShardRecord]:
     """Check all manifests -> the shards of the generations that are kept and can be read."""
     records: dict[str, ShardRecord] = {}
     before: State | None = None
@@ -99,18 +103,34 @@ def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progr
     try:
         shard.open(load=False).abandon()
         found = verify_container(shard.base, progress)
-        for problem in found.problems:
-            report.add(problem)
-        report.more += found.more
-        report.entries += found.entries
-        report.bytes += found.bytes
+        report.include(found)
         if not found.problems and described(root, record) != record:
             report.add(f"{shard.base}: does not agree with its record in the manifest")
     except (*FAULTS, OSError) as error:
         report.add(str(error))
 
 
-def _check_hidden(log: Log, report: Report) -> None:
+def _check_at_once(
+    root: str, records: list[ShardRecord], report: Report, progress: Progress | None, jobs: int
+) -> None:
+    """Check shards in several processes."""
+    from winkfs.dataset.workers import in_processes
+
+    def heard(_: str, done: object) -> None:
+        if progress is not None:
+            progress(int(str(done)))
+
+    for found in in_processes(_report_of, root, records, jobs, heard, own=True):
+        report.include(found)
+
+
+def _report_of(root: str, record: ShardRecord, send: Callable[[str, object], None]) -> Report:
+    report = Report()
+    _check_shard(root, record, report, lambda done: send("bytes", done))
+    return report
+
+
+def check_visible(log: Log, report: Report) -> None:
     """Check that the stored hidden rows are those that the shards imply."""
     try:
         state = log.shown()

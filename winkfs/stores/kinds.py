@@ -46,7 +46,7 @@ class Kind:
 
                open     (mode[, as_of]) -> Reader
                info     () -> a record for people and JSON
-               verify   (progress) -> Report
+               verify   (progress) -> Report; "verify of a part": (Choice, progress) -> Report
                reindex  (progress, problem=) -> files
                mount    (options) -> Source
                shards   (as_of) -> Snapshot: Spark reads its containers by bytes, others by name
@@ -227,6 +227,7 @@ register(
             "open": "winkfs.dataset.dataset:open",
             "info": "winkfs.dataset.verify:info",
             "verify": "winkfs.dataset.verify:verify",
+            "verify of a part": "winkfs.dataset.partial:verify_dataset",
             "reindex": "winkfs.dataset.verify:reindex",
             "mount": "winkfs.mounting.dataset:mount",
             "shards": "winkfs.dataset.snapshot:snapshot",
@@ -267,6 +268,7 @@ register(
             "open": "winkfs.container.container:open",
             "info": "winkfs.container.verify:info",
             "verify": "winkfs.container.verify:verify",
+            "verify of a part": "winkfs.dataset.partial:verify_container",
             "reindex": "winkfs.container.reindex:reindex",
             "mount": "winkfs.mounting.appendonly:mount",
             "shards": "winkfs.dataset.snapshot:single",
