@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-GC_THRESHOLD = 50_000  # allocations between two collections of cyclic garbage
+GC_THRESHOLD = 200_000  # allocations between two collections of cyclic garbage
 
 
 def main() -> int:
@@ -19,6 +19,8 @@ def main() -> int:
         # the process: at its end it would kill itself by SIGINT, though the exception was caught.
         # CPython removes the mark when it runs the next text.
         exec("")
+        # The interpreter would search all objects for cyclic garbage, only to end then.
+        gc.freeze()
 
 
 def _run() -> int:
@@ -27,7 +29,7 @@ def _run() -> int:
         # processor, and all of them spin for a while.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         # Cyclic garbage is rare here, and objects are many: the default threshold would collect too
-        # often.
+        # often. The imports of most commands stay below this one.
         gc.set_threshold(GC_THRESHOLD, 20)
         from winkformats.disk.room import save_memory
 

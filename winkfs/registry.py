@@ -10,10 +10,12 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from winkformats.disk.schemes import is_far
 from winkfs.errors import DamageWarning, ReadOnly, warn_of_damage
+from winkfs.names import base_of
 from winkfs.stores.kinds import Kind as Kind
 from winkfs.stores.kinds import find_kind as find_kind
-from winkfs.stores.kinds import kind_named
+from winkfs.stores.kinds import is_free, kind_named
 from winkfs.stores.kinds import kind_of as kind_of
 from winkfs.stores.kinds import kinds_with as kinds_with
 from winkfs.stores.kinds import register as register
@@ -143,9 +145,13 @@ def pack(
              progress, compress
     raises   what that function raises; ValueError for an option that the kind does not have
     """
-    kind, path = kind_of(os.fspath(base))
+    path = os.fspath(base)
     if shards is not None:
-        kind, path = kind_named("data set"), os.fspath(base)
+        kind = kind_named("data set")
+    elif not is_far(path) and is_free(path):  # without a search among all kinds of stores
+        kind, path = kind_named("container"), base_of(path)
+    else:
+        kind, path = kind_of(path)
     if kind.versions:
         if classic:
             raise ValueError("classic goes with a single container")

@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import os
-import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -82,7 +80,11 @@ class SortedRecords(Closing):
         return iter(records)
 
     def _flush(self) -> None:
+        import pickle
+
         if self._scratch is None:
+            import tempfile  # late, because its import is slow
+
             self._scratch = tempfile.TemporaryFile(dir=self._directory, prefix=".winkfs-")  # noqa: SIM115 - lives as long as self
         self._records.sort()
         ends = [self._scratch.tell()]
@@ -97,6 +99,8 @@ class SortedRecords(Closing):
         self._room = self._limit
 
     def _block(self, start: int, stop: int) -> list[bytes]:
+        import pickle
+
         assert self._scratch is not None
         block: list[bytes] = pickle.loads(os.pread(self._scratch.fileno(), stop - start, start))
         return block

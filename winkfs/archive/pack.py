@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -232,6 +230,8 @@ def _source(
 def scratch_of(base: str) -> str:
     """Return the directory for temporary files of a pack. Raises NoSuchFile."""
     if is_far(base):
+        import tempfile  # late, because its import is slow
+
         return tempfile.gettempdir()
     scratch = os.path.dirname(base) or "."  # it has space for the whole container
     if not Path(scratch).is_dir():
@@ -256,6 +256,8 @@ def _samples(
 
     cost    a stat of each of the first MAX_SEEN files, and reads SAMPLE_BYTES at most
     """
+    import random
+
     tree = partial(Tree, source, lambda noted: None, scratch_of(base), own=own, exclude=exclude)
     total, left = 0, SAMPLE_BYTES
     chosen: list[bytes] = []
@@ -625,6 +627,8 @@ def _readable_twice(found: Suspect, base: str, note: Notes) -> Item:
     item = found.item
     if not (found.content and isinstance(item, Large)) or item.file.rewind():
         return item
+    import tempfile
+
     with tempfile.TemporaryFile(dir=os.path.dirname(base) or ".", prefix=".winkfs-") as copy:
         while True:
             copy.seek(item.file.skip_hole(), os.SEEK_CUR)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import tempfile
 import warnings
 from collections.abc import Callable, Mapping
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
@@ -78,6 +77,8 @@ class FileWriter(io.BufferedIOBase):
 
     def __init__(self, name: str, mode: str, store: Store, folder: str) -> None:
         self.name, self.mode = name, mode
+        import tempfile  # late, because its import is slow
+
         self._store, self._wanted, self._failed = store, True, False
         where = folder if os.path.isdir(folder) else None
         self._spool: tempfile.SpooledTemporaryFile[bytes]

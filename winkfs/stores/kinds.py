@@ -126,17 +126,23 @@ def refuse_other(path: str, kind: str) -> None:
 
     cost  two system calls if nothing is there
     """
-    from winkformats.disk.paths import locate
-
     refuse_far(path)
-    directory, name = locate(path.rstrip("/"))
-    exists = not name or directory.info(name, follow=True) is not None
-    if exists or directory.info(base_of(name) + DATA) is not None:
+    if not is_free(path):
         found = find_kind(path)
         if found is not None and found[0].name != kind:
             raise FileExists(
                 f"a {found[0].name} is there already: choose another name, or remove it", path
             )
+
+
+def is_free(path: str) -> bool:
+    """Return whether neither a file or folder nor a container is at a path of this machine."""
+    from winkformats.disk.paths import locate
+
+    directory, name = locate(path.rstrip("/"))
+    if not name or directory.info(name, follow=True) is not None:
+        return False
+    return directory.info(base_of(name) + DATA) is None
 
 
 def kind_named(name: str) -> Kind:
