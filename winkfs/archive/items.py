@@ -20,6 +20,7 @@ from winkfs.container.bulk import Row
 from winkfs.entry import DEFAULT_MODES, Entry, FileType
 from winkfs.units import CLAMPED, NAMED
 
+STDIN: Final = "-"  # the path of standard input
 STREAM_BYTES: Final = 1 << 20  # content from which a file is streamed
 SPARSE_BYTES: Final = 64 << 10  # of a file, from which holes are kept; smaller ones become zeros
 PERMISSIONS: Final = 0o7777

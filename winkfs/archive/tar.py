@@ -1,4 +1,4 @@
-"""Tar files (plain, gzip, bzip2, xz; from a file or a pipe) as a stream of items.
+"""Tar files (plain, gzip, bzip2, xz, zstd; from a file or a pipe) as a stream of items.
 
 A member that cannot be read becomes a Note, and reading continues after it; after a damaged header,
 at the next valid one. The whole members of a truncated archive are read. Python's tarfile is not
@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shutil
 import struct
-import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import IO, Final
 
 from winkformats.disk.pagecache import OnceFile
 from winkformats.errors import FormatError
 from winkfs.archive import tarheader as tar
-from winkfs.archive.decompress import COMPRESSION, Decompressed
+from winkfs.archive.decompress import Decompressed, compression_of
 from winkfs.archive.items import (
     SPARSE_BYTES,
+    STDIN,
     STREAM_BYTES,
     USER,
     Chooser,
@@ -33,48 +32,22 @@ from winkfs.archive.items import (
     Note,
     Notes,
     Ratio,
-    Seen,
     Suspect,
     Unreadable,
     clamped,
     in_time_order,
 )
+from winkfs.archive.magic import PUT, beginning, is_text, kind_of_start
+from winkfs.archive.members import LINK_TO_NOTHING, chosen, clean, name_fault
 from winkfs.archive.tarheader import BLOCK
-from winkfs.archive.tarreader import BUFFER, LABEL, Member, NoTar, Reader, clean
+from winkfs.archive.tarreader import BUFFER, LABEL, Member, NoTar, Reader
 from winkfs.container.bulk import Row
 from winkfs.container.ondisk.inode import CTIME, UINT32
 from winkfs.entry import FileType
-from winkfs.names import MAX_NAME, to_bytes, to_str
+from winkfs.names import to_str
 from winkfs.units import nearest_ns
 
-STDIN: Final = "-"
-OTHERS: Final = {
-    b"PK\3\4": "a zip file: unzip it, and pack the directory",
-    b"PK\5\6": "an empty zip file",
-    b"hsqs": "a squashfs: unsquashfs it, and pack the directory",
-    b"\x28\xb5\x2f\xfd": "a zstd file: zstd -dc FILE | winkfs pack - BASE",
-    b"\x04\x22\x4d\x18": "an lz4 file: lz4 -dc FILE | winkfs pack - BASE",
-    b"LZIP": "an lzip file: lzip -dc FILE | winkfs pack - BASE",
-    b"\x1f\x9d": "a compress file: zcat FILE | winkfs pack - BASE",
-    b"7z\xbc\xaf\x27\x1c": "a 7z file: 7z x it, and pack the directory",
-    b"Rar!": "a rar file: unrar it, and pack the directory",
-    b"!<arch>\n": "an ar file: ar x it, and pack what is in it",
-    b"0707": "a cpio file: cpio -i it, and pack the directory",
-    b"\xc7\x71": "a cpio file: cpio -i it, and pack the directory",
-    b"\x71\xc7": "a cpio file: cpio -i it, and pack the directory",
-    b"WARC/": "a WARC file: winkfs pipeline ingest reads it",
-    b"PAR1": "a Parquet file: winkfs pipeline ingest reads it",
-    b"ARROW1": "an Arrow file: write it as Parquet, winkfs pipeline ingest reads that",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
-    b"SEQ\6": "a SequenceFile of Hadoop: write it as Parquet, winkfs pipeline ingest reads that",
-    b"Obj\1": "an Avro file: write it as Parquet, winkfs pipeline ingest reads that",
-    b"SQLite format 3": "an SQLite file",
-    b"#!WINKME": "a file of a container: winkfs dataset add joins containers",
-}
-"""The first bytes of files that are mistaken for tar files, and what to do with them."""
 PLACE: Final = struct.Struct(">Q")  # offset of a member, bytes
-LOOKUP_MEMBERS: Final = 4096  # looked up at once
-LOOKUP_BYTES: Final = 16 << 20  # content of them, about
 MOST_ATTRIBUTE: Final = 255  # bytes of the name of an extended attribute
 UNKNOWN_OWNER: Final = UINT32 - 1  # the owner of files whose own does not fit: never root
 ODD_OWNER: Final = f"its owner does not fit into 32 bits: {UNKNOWN_OWNER} is stored"
@@ -123,7 +96,7 @@ class Tarball:
 
     def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
         with contextlib.closing(self.items(by_mtime=by_mtime)) as items:
-            yield from _changed(items, update)
+            yield from chosen(items, update)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[IO[bytes], Decompressed | None]]:
@@ -131,23 +104,26 @@ class Tarball:
         with contextlib.ExitStack() as stack:
             path = 0 if self._path == STDIN else self._path
             opened = OnceFile(path, closefd=path != 0)
-            plain = stack.enter_context(io.BufferedReader(opened, BUFFER))
-            start = plain.peek(BLOCK)
-            for magic, (_, kind, tool) in COMPRESSION.items():
-                if start.startswith(magic):
-                    source = Decompressed(plain, magic, self._ratio)
-                    file = io.BufferedReader(source, BUFFER)
-                    if not (_is_tar(file.peek(BLOCK)) or source.damage or source.cut):
-                        what = f"a {kind} file of something that is no tar file: {tool} it first"
-                        raise NoTar(what)
-                    yield file, source
-                    return
+            raw = stack.enter_context(io.BufferedReader(opened, BUFFER))
+            start, plain = beginning(raw)
+            if (found := compression_of(start)) is not None:
+                source = Decompressed(plain, found, self._ratio)
+                file = io.BufferedReader(source, BUFFER)
+                inner = file.peek(BLOCK)
+                if not (may_be_tar(inner) or source.damage or source.cut):
+                    what = kind_of_start(inner) or f"something that is no tar file: {found.tool} it"
+                    raise NoTar(f"a {found.kind} file of {what}")
+                yield file, source
+                return
             if not start:
                 raise NoTar("empty: not a tar file")
-            if not _is_tar(start):  # a member may be called so
-                for magic, what in OTHERS.items():
-                    if start.startswith(magic):
-                        raise NoTar(what)
+            # The mark of an image is among the zeros with which it begins; the magic of other files
+            # may be the name of a member.
+            if not any(start[:BLOCK]) or not may_be_tar(start):
+                if kind := kind_of_start(start):
+                    raise NoTar(kind)
+                if not may_be_tar(start):
+                    raise NoTar(f"{'a text file, ' * is_text(start)}not a tar file: {PUT}")
             yield plain, None
 
     def _reader(self, file: IO[bytes], source: Decompressed | None) -> Reader:
@@ -190,8 +166,11 @@ class Tarball:
         if source is None and file.seekable():
             yield file
             return
+        import tempfile  # late, because its import is slow
+
         with tempfile.TemporaryFile(dir=self._scratch, prefix=".winkfs-") as copy:
-            shutil.copyfileobj(file, copy, BUFFER)
+            while data := file.read(BUFFER):
+                copy.write(data)
             copy.seek(0)
             yield copy
 
@@ -276,45 +255,16 @@ def fault_of(member: Member, name: bytes) -> str | None:
     """Return why a member cannot be packed; None: it can, or is the root, which has no entry."""
     if not name and (member.kind not in (tar.DIR, tar.DUMPDIR) or not member.name):
         return "it has no name"
-    if b".." in name.split(b"/"):
-        return 'its name has a part ".."'
-    if len(name) > MAX_NAME:
-        return f"its name has {len(name):,} bytes, a container takes {MAX_NAME:,}"
+    if fault := name_fault(name):
+        return fault
     if member.kind == tar.CONTINUED:
         return "it is continued from another volume: join the volumes with tar -M first"
     if member.kind == tar.LINK and not member.link:
-        return "a symbolic link to nothing"
+        return LINK_TO_NOTHING
     return None
 
 
-def _is_tar(start: bytes) -> bool:
-    """Return whether a tar file may begin so."""
-    return start[:BLOCK] == tar.ZEROS or tar.is_header(start[:BLOCK])
-
-
-def _changed(items: Iterator[Item], update: Chooser) -> Iterator[Item | Suspect]:
-    """Yield the items that `update` chooses, in the same order. Small members are looked up many at
-    a time; their content is in memory anyway."""
-    rows: list[tuple[Item, Seen]] = []
-    size = 0
-    for item in items:
-        if isinstance(item, Row):
-            name, mtime = to_bytes(item.name), item.mtime_ns or 0
-            rows.append((item, Seen(name, item.ftype, len(item.data), mtime, None)))
-            size += len(item.data)
-            if len(rows) < LOOKUP_MEMBERS and size < LOOKUP_BYTES:
-                continue
-        yield from _suspected(update.choose(rows))
-        rows, size = [], 0
-        if isinstance(item, Large):
-            meta = item.meta
-            seen = Seen(item.name, FileType.FILE, item.size, meta.mtime_ns, None)
-            yield from _suspected(update.choose([(item, seen)]))
-        elif isinstance(item, Copy):
-            yield Suspect(item, True)
-    yield from _suspected(update.choose(rows))
-
-
-def _suspected(chosen: Iterable[tuple[Item, Seen, bool | None]]) -> Iterator[Item | Suspect]:
-    for item, _, compare in chosen:
-        yield item if compare is None else Suspect(item, compare)
+def may_be_tar(start: bytes) -> bool:
+    """Return whether a tar file may begin so, maybe one that is damaged or cut."""
+    block = start[:BLOCK]
+    return block == tar.ZEROS or block[257:262] == tar.OLD_GNU[:5] or tar.is_header(block)

@@ -14,6 +14,7 @@ from winkformats.errors import FormatError
 from winkfs.archive import tarheader as tar
 from winkfs.archive.decompress import Decompressed
 from winkfs.archive.items import PERMISSIONS, Note, Notes, Unreadable
+from winkfs.archive.members import clean
 from winkfs.archive.tarheader import BLOCK
 from winkfs.names import to_str
 from winkfs.units import LAST, NANO
@@ -430,8 +431,3 @@ class Reader:
 
 def _sound(size: int | None) -> bool:
     return size is not None and 0 <= size <= MOST_SIZE
-
-
-def clean(name: bytes) -> bytes:
-    """Return a name without empty and `.` parts: tar files have `./a`, `/a` and `a/` for a."""
-    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
