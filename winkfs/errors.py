@@ -205,7 +205,7 @@ EXTRAS: Final = {
     "pandas": "pipeline", "fastwarc": "pipeline", "matplotlib": "pipeline",
     "zstandard": "compress", "fsspec": "fsspec", "polars": "polars", "duckdb": "query",
     "ratarmountcore": "ratarmount", "obstore": "cloud", "urllib3": "cloud", "datasets": "hf",
-    "ray": "ray",
+    "ray": "ray", "dissect": "archives",
 }  # fmt: skip
 
 

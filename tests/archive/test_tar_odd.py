@@ -112,7 +112,7 @@ def by_mtime(path: Path, *, ignore_zeros: bool = False) -> tuple[set[str], set[s
 def test_a_cpio_archive_is_called_so(tmp_path: Path) -> None:
     path = tmp_path / "t"
     path.write_bytes(gzip.decompress((HERE / "cpio-newc.cpio.gz").read_bytes()))
-    with pytest.raises(FormatError, match="a cpio file: cpio -i it"):
+    with pytest.raises(FormatError, match="a cpio file: bsdtar -cf -"):
         pack(path, tmp_path / "c")
 
 
@@ -489,9 +489,9 @@ def test_the_command_reads_on_and_cuts_long_names(run: Run, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("start", "what"),
     [
-        (b"PK\3\4", "a zip file: unzip it"), (b"Rar!", "a rar file"),
+        (b"PK\3\4", "not a whole zip file"), (b"Rar!", "a rar file"),
         (b"WARC/1.0\r\n", "a WARC file: winkfs pipeline ingest"),
-        (b"hsqs", "a squashfs: unsquashfs it"), (b"\x28\xb5\x2f\xfd", "a zstd file: zstd -dc"),
+        (b"\x28\xb5\x2f\xfd", "damaged zstd data"),
         (b"#!WINKME", "a file of a container"), (b"\x1f\x8bjunk", "gunzip"),
         (b"BZhjunk", "bunzip2"), (b"\xfd7zXZ\0j", "unxz"),
         (b"PAR1", "a Parquet file"), (b"7z\xbc\xaf\x27\x1c", "a 7z file"),

@@ -88,7 +88,7 @@ def test_changes_are_generations(run: Run, root: str) -> None:
         (["compact", "ds"], "ds: compact is for containers, and this is a data set: see winkfs"),
         (["rollback", "ds"], "ds: rollback is for containers"),
         (["repair", "nowhere"], "nowhere: no such container"),
-        (["pack", "nowhere", "new", "--shards", "2"], "no such directory or tar file"),
+        (["pack", "nowhere", "new", "--shards", "2"], "no such directory or archive"),
         (["pack", ".", "ds", "--shards", "2"], "--update"),
         (["pack", ".", "no/where", "--shards", "2"], "make it first"),
     ],

@@ -20,6 +20,7 @@ from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError, FormatError
 from winkfs.archive.items import (
     PERMISSIONS,
+    STDIN,
     STREAM_BYTES,
     USER,
     Copy,
@@ -29,7 +30,7 @@ from winkfs.archive.items import (
     Notes,
     Unreadable,
 )
-from winkfs.archive.tar import STDIN, Tarball
+from winkfs.archive.sources import archive
 from winkfs.archive.tree import OwnFiles, OwnFolder, Tree
 from winkfs.archive.update import metadata_of
 from winkfs.container.bulk import Row
@@ -594,7 +595,7 @@ class TarSide(_Listed):
         self, path: str, note: Notes, scratch: str, *, contents: bool, **options: Any
     ) -> None:
         super().__init__()
-        self._tar = Tarball(path, note, scratch, **options)
+        self._tar = archive(path, note, scratch, **options)
         self._contents, self._note = contents, note
         self._digests: dict[bytes, bytes] = {}
 

@@ -35,7 +35,7 @@ OTHERS: Final = {
     b"WARC/": f"a WARC file: {INGEST}",
     b"PAR1": f"a Parquet file: {INGEST}",
     b"ARROW1": f"an Arrow file: {PARQUET}",
-    b"\x89HDF\r\n\x1a\n": "an HDF5 file: write what is in it as files, or as Parquet, and pack that",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file: write what is in it as files or Parquet, and pack that",
     b"SEQ\6": f"a SequenceFile of Hadoop: {PARQUET}",
     b"Obj\1": f"an Avro file: {PARQUET}",
     b"#!WINKME": "a file of a container: winkfs dataset add joins containers",

@@ -1,5 +1,5 @@
-"""Members of archives: their names, which of them an update takes, and archives that are read at any
-place (zip, SquashFS, SQLite archives) as sources of `pack`."""
+"""Members of archives: names, which of them an update takes; and archives that are read at any
+place, as zip files are, as sources of `pack`."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ from winkfs.archive.items import (
     EXECUTABLE,
     MAX_RATIO,
     PERMISSIONS,
+    STDIN,
     STREAM_BYTES,
     Block,
     ChangingItemSource,
@@ -41,7 +42,6 @@ from winkfs.archive.items import (
     Suspect,
     Unreadable,
 )
-from winkfs.archive.tar import STDIN, Tarball
 from winkfs.archive.tree import OwnFiles, Tree, WatchedFile
 from winkfs.archive.update import (
     Finder,
@@ -221,7 +221,9 @@ def _source(
     if source != STDIN and Path(source).is_dir():
         own = OwnFiles(base)
         return Tree(source, note, scratch, own=own, xattrs=xattrs, exclude=left_out, names=names)
-    return Tarball(
+    from winkfs.archive.sources import archive
+
+    return archive(
         source, note, scratch, xattrs=xattrs, exclude=left_out, ignore_zeros=ignore_zeros,
         ratio=ratio,
     )  # fmt: skip
@@ -244,9 +246,9 @@ def check_names(source: str, names: object) -> None:
     if source != STDIN and Path(source).is_dir():
         return
     if names is not None:
-        raise ValueError("a list of names goes with a directory, not with a tar file")
+        raise ValueError("a list of names goes with a directory, not with an archive")
     if source != STDIN and not Path(source).exists():
-        raise NoSuchFile("no such directory or tar file", source)
+        raise NoSuchFile("no such directory or archive", source)
 
 
 def _samples(

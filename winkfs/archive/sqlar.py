@@ -85,9 +85,7 @@ def _entry(
     return Entry(name, ftype, size, meta, content, fault, unheld)
 
 
-def _content(
-    file: sqlite3.Connection, row: int, size: int, stored: int
-) -> tuple[Content, bool]:
+def _content(file: sqlite3.Connection, row: int, size: int, stored: int) -> tuple[Content, bool]:
     found = file.execute(DATA, (row,)).fetchone()
     data: bytes = found[0] or b""
     if stored == size:

@@ -41,7 +41,7 @@ from winkfs.archive.items import (
     Suspect,
 )
 from winkfs.archive.pack import Packer, PackReport, Progress, root_of, scratch_of
-from winkfs.archive.tar import Tarball
+from winkfs.archive.sources import archive
 from winkfs.archive.tree import OwnFiles, Tree
 from winkfs.archive.update import Mark, Stored, now_ns
 from winkfs.container.building import building
@@ -309,7 +309,7 @@ class _Origin:
                 self.path, self._note, self._scratch, own=self._own, xattrs=self._options.xattrs,
                 names=names,
             )  # fmt: skip
-        return Tarball(
+        return archive(
             self.path, _ignored, self._scratch, xattrs=self._options.xattrs, exclude=self._exclude
         )
 

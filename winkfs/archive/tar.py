@@ -111,7 +111,10 @@ class Tarball:
                 file = io.BufferedReader(source, BUFFER)
                 inner = file.peek(BLOCK)
                 if not (may_be_tar(inner) or source.damage or source.cut):
-                    what = kind_of_start(inner) or f"something that is no tar file: {found.tool} it"
+                    what = (
+                        kind_of_start(inner)
+                        or f"something that is no tar file: {found.tool} it first"
+                    )
                     raise NoTar(f"a {found.kind} file of {what}")
                 yield file, source
                 return
@@ -123,7 +126,7 @@ class Tarball:
                 if kind := kind_of_start(start):
                     raise NoTar(kind)
                 if not may_be_tar(start):
-                    raise NoTar(f"{'a text file, ' * is_text(start)}not a tar file: {PUT}")
+                    raise NoTar(f"not a tar file{', but text' * is_text(start)}: {PUT}")
             yield plain, None
 
     def _reader(self, file: IO[bytes], source: Decompressed | None) -> Reader:

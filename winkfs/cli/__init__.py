@@ -21,7 +21,7 @@ from winkfs.units import parse_size
 GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": this one; one line)
     "Containers": {
         "create": ("change", "Make an empty container."),
-        "pack": ("pack", "Pack a directory or a tar file into a container."),
+        "pack": ("pack", "Pack a directory or an archive into a container."),
         "unpack": ("unpack", "Unpack a container into a directory, a tar or a zip file."),
         "sync": ("sync", "Make a container equal to a directory or a store."),
         "export": ("export", "Write the files as WebDataset, MDS or Parquet."),

@@ -36,7 +36,7 @@ COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
 
 
 @click.command()
-@click.argument("source", metavar="DIR|TAR")
+@click.argument("source", metavar="DIR|ARCHIVE")
 @BASE
 @click.option("--ao", is_flag=True, help="Make an append-only container, sorted by mtime.")
 @click.option(
@@ -95,16 +95,17 @@ def pack(
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Pack a directory or a tar file into a container, or into a data set.
+    """Pack a directory or an archive into a container, or into a data set.
 
     Names are relative to DIR. Stored are contents, holes of files of 64 KiB or more, mtimes, modes,
     owners, extended attributes (user.*), symbolic links and directories; each hard link becomes a
-    separate file. TAR may be compressed (gzip, bzip2, xz); - is standard input.
+    separate file. ARCHIVE is a tar file, maybe compressed (gzip, bzip2, xz, zstd), a zip file, a
+    SquashFS image or an SQLite archive; - is standard input, for tar files.
 
     Devices, sockets and fifos are listed and skipped; the exit status is still 0. Files that cannot
     be read, that change while they are read, or that cannot be stored unchanged are listed too, and
-    the exit status is 1; all others are packed. The same holds for members of a tar file with wrong
-    headers; of a truncated tar file, all complete members are packed. The files of BASE itself are
+    the exit status is 1; all others are packed. The same holds for members of an archive that are
+    damaged; of a truncated tar file, all complete members are packed. The files of BASE itself are
     skipped. Times outside the years 1677 to 2262 become the nearest time inside.
 
     A new container is written as BASE.partial and renamed when it is complete. With --update the
@@ -113,8 +114,8 @@ def pack(
 
     --update skips files of equal type, size and mtime whose ctime is older than the start of the
     last pack of DIR, and compares the contents of all others. If only mtime, mode, owner or
-    attributes changed, no content is stored again. A TAR has no ctimes: to detect a change that
-    keeps size and mtime, use --checksum. Files removed from DIR stay in BASE: see `rm`.
+    attributes changed, no content is stored again. An ARCHIVE has no ctimes: to detect a change
+    that keeps size and mtime, use --checksum. Files removed from DIR stay in BASE: see `rm`.
     """
     if checksum and not update:
         raise click.UsageError("--checksum goes with --update")
@@ -124,7 +125,7 @@ def pack(
         raise click.UsageError("--classic goes with a single container")
     began = time.monotonic()
     noted_files: dict[str, list[dict[str, str]]] = {"left_out": [], "failed": [], "clamped": []}
-    whole = source == STDIN or Path(source).is_file()  # a tar file, which messages name
+    whole = source == STDIN or Path(source).is_file()  # an archive, which messages name
     where = "standard input" if source == STDIN else source
     with contextlib.ExitStack() as stack:
         bar = stack.enter_context(

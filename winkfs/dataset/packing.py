@@ -38,7 +38,7 @@ from winkfs.archive.pack import (
     root_of,
     scratch_of,
 )
-from winkfs.archive.tar import Tarball
+from winkfs.archive.sources import archive
 from winkfs.archive.tree import OwnFolder, Tree, listed_names
 from winkfs.archive.update import Finder, Known, Update, differences, now_ns, same_content
 from winkfs.dataset.dataset import Dataset
@@ -327,7 +327,7 @@ def _in_processes(job: _Job, units: list[tuple[int, str]]) -> list[ShardRecord]:
 
 
 def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[ShardRecord]:
-    source = Tarball(
+    source = archive(
         job.source, job.note, scratch_of(job.transaction.root), xattrs=job.xattrs,
         exclude=excluder(job.exclude), ignore_zeros=job.ignore_zeros, ratio=job.ratio,
     )  # fmt: skip
