@@ -90,6 +90,7 @@ WORDS: Final = {
 """Commands and options of other tools, and what does the same here."""
 NO_ARGS: Final = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 or later
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
+MANUAL: Final = ["help", "--man"]
 SHELLS: Final = ("bash", "zsh", "fish")
 INTERRUPTED: Final = 128 + signal.SIGINT
 PIPE_CLOSED: Final = 128 + signal.SIGPIPE
@@ -187,9 +188,11 @@ def cli() -> None:
     """Store millions of small files in a few large append-only files.
 
     BASE is the path of a container without suffix: its files are BASE.data, BASE.idx and, if it is
-    append-only, BASE.time. `winkfs help COMMAND` describes a command.
-    Exit status: 0 success, 1 something failed or is damaged, 2 wrong usage, 128
-    + signal: stopped by a signal.
+    append-only, BASE.time. `winkfs help COMMAND` describes a command, `winkfs help --man COMMAND`
+    as a man page.
+
+    Exit status: 0 success, 1 something failed or is damaged, 2 wrong usage, 128 + signal: stopped
+    by a signal. NO_COLOR and TERM=dumb are honoured.
     """
 
 
@@ -258,6 +261,8 @@ def arguments(args: list[str]) -> list[str]:
     """Translate the arguments: `help COMMAND` and `COMMAND -h` become `COMMAND --help`, but not
     where -h is its own; `BASE DIR -o OPTIONS`, which mount.fuse passes for
     `mount -t fuse.winkfs`, becomes a mount."""
+    if args[:2] == MANUAL:
+        return args
     end = args.index("--") if "--" in args else len(args)
     command = next((arg for arg in args if arg in COMMANDS), "")
     if command not in OWN_H or args[-2:] == [command, "-h"]:
@@ -281,6 +286,12 @@ def _open_missing() -> None:
 def _run(args: list[str]) -> int:
     if wanted := os.environ.get(COMPLETE):
         return _complete(wanted)
+    if args[:2] == MANUAL:
+        from winkfs.cli.manual import page
+
+        listed = [(name, what) for name, (_, what) in COMMANDS.items()]
+        click.echo(page(cli, args[2:], () if args[2:] else listed), nl=False)
+        return 0
     try:
         with cli.make_context("winkfs", args) as ctx:
             return cli.invoke(ctx) or 0
