@@ -20,6 +20,12 @@ ROOT = Path(__file__).resolve().parents[2]
 ONLY = "can only be read"
 YES = {
     "unpack": ["URL", "out"],
+    "get": ["URL", "d/0007", "got"],
+    "diff": ["URL", "c"],
+    "grep": ["URL", "^7$"],
+    "sync": ["URL", "c"],
+    "report": ["URL", "--json"],
+    "metrics": ["URL"],
     "export": ["URL", "--parquet", "files.parquet"],
     "info": ["URL"],
     "ls": ["URL", "d/000*"],
