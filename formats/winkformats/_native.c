@@ -7,7 +7,7 @@
  */
 #include "_native.h"
 
-#define VERSION 18         /* changes with each change of a function: see native.py */
+#define VERSION 19         /* changes with each change of a function: see native.py */
 #define WALK_AHEAD 4096    /* bytes that the walk over entries prefetches */
 #define MAX_PROBED 4096    /* cells that a search reads before it gives up */
 

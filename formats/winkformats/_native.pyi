@@ -150,7 +150,7 @@ def encode(
     least: int,
     pairoff: bool,
     contid: int,
-    fileid: int,
+    fileids: Int64,
     mtimes: Int64,
     ftypes: Int64,
     lengths: Int64,

@@ -215,9 +215,9 @@ static uint8_t *write_file(const File *f, uint8_t *p, uint8_t *after, uint64_t c
 
 typedef struct {
     Column keys, data, words; /* words: without items if there are none */
-    const int64_t *mtimes, *ftypes, *lengths;
+    const int64_t *fileids, *mtimes, *ftypes, *lengths;
     Bytes framed; /* NULL: no content is a frame */
-    int64_t n, least, pair, fileid;
+    int64_t n, least, pair;
     uint64_t base, contid;
     bool apart;
     uint8_t **pieces; /* buffers for the bytes around contents that are not copied */
@@ -230,8 +230,7 @@ static File file_at(const Batch *b, int64_t i)
         .key = b->keys.texts[i], .data = b->data.texts[i],
         .word = b->words.items ? b->words.texts[i] : (Text){NULL, 0}, .length = b->lengths[i],
         .least = b->least, .pair = b->pair, .mtime = b->mtimes[i], .ftype = b->ftypes[i],
-        .fileid = (int64_t)((uint64_t)b->fileid + (uint64_t)i),
-        .framed = b->framed && b->framed[i],
+        .fileid = b->fileids[i], .framed = b->framed && b->framed[i],
     };
 }
 
@@ -303,41 +302,41 @@ failed:
     return NULL;
 }
 
-/* encode(base, least, pairoff, CONTID, FILEID, mtimes, ftypes, lengths, keys, data, words or None,
+/* encode(base, least, pairoff, CONTID, fileids, mtimes, ftypes, lengths, keys, data, words or None,
  *        framed or None, apart, positions, firsts)
  *
  * -> [bytes]: for each file its data entry, if it has content, that of its attributes, if its word is
- * not empty, and its inode entry, for position `base` of a container; their FILEIDs are consecutive.
+ * not empty, and its inode entry, for position `base` of a container.
  * apart: contents of more than ALWAYS_COPIED bytes are parts of their own. positions and firsts,
  * int64[n], get the positions of the inodes and of the first entry of each file. */
 FUNCTION(encode)
 {
-    Py_buffer b[6] = {0};
+    Py_buffer b[7] = {0};
     Batch batch = {0};
-    long long least, fileid;
+    long long least;
     int pairoff, apart;
     unsigned long long base, contid;
     PyObject *keys, *data, *words, *parts = NULL;
-    if (!PyArg_ParseTuple(args, "KLpKLy*y*y*OOOz*pw*w*", &base, &least, &pairoff, &contid, &fileid,
-                          b, b + 1, b + 2, &keys, &data, &words, b + 3, &apart, b + 4, b + 5))
+    if (!PyArg_ParseTuple(args, "KLpKy*y*y*y*OOOz*pw*w*", &base, &least, &pairoff, &contid, b, b + 1,
+                          b + 2, b + 3, &keys, &data, &words, b + 4, &apart, b + 5, b + 6))
         goto end;
     Py_ssize_t n = b[0].len / 8;
     if (lengths_differ(b[0].len, n) || lengths_differ(b[1].len, n) || lengths_differ(b[2].len, n)
-        || lengths_differ(b[4].len, n) || lengths_differ(b[5].len, n)
-        || (b[3].buf && lengths_differ(8 * b[3].len, n))
+        || lengths_differ(b[3].len, n) || lengths_differ(b[5].len, n)
+        || lengths_differ(b[6].len, n) || (b[4].buf && lengths_differ(8 * b[4].len, n))
         || !column_of(&batch.keys, keys, n) || !column_of(&batch.data, data, n)
         || (words != Py_None && !column_of(&batch.words, words, n)))
         goto end;
-    batch.mtimes = b[0].buf;
-    batch.ftypes = b[1].buf;
-    batch.lengths = b[2].buf;
-    batch.framed = b[3].buf;
-    batch.positions = b[4].buf;
-    batch.firsts = b[5].buf;
+    batch.fileids = b[0].buf;
+    batch.mtimes = b[1].buf;
+    batch.ftypes = b[2].buf;
+    batch.lengths = b[3].buf;
+    batch.framed = b[4].buf;
+    batch.positions = b[5].buf;
+    batch.firsts = b[6].buf;
     batch.n = n;
     batch.least = least;
     batch.pair = pairoff ? 24 : 16;
-    batch.fileid = fileid;
     batch.base = base;
     batch.contid = contid;
     batch.apart = apart;
@@ -351,7 +350,7 @@ end:
     column_free(&batch.keys);
     column_free(&batch.data);
     column_free(&batch.words);
-    release(b, 6);
+    release(b, 7);
     return parts;
 }
 

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 18  # of the C sources: a module built from others is not used
+VERSION: Final = 19  # of the C sources: a module built from others is not used
 
 
 class Read(Protocol):

@@ -180,7 +180,7 @@ class Comparison:
         mine, its = pairs(old, new)
         gone, come = _others(len(old), mine), _others(len(new), its)
         both = old if not len(gone) else old.take(mine), new if not len(come) else new.take(its)
-        found = list(self._changed(*both))
+        found = list(self.changed(*both))
         gone, come = (
             self._shown(old, gone, new, self._other),
             self._shown(new, come, old, self._one),
@@ -214,7 +214,7 @@ class Comparison:
                 implied.append(i)
         return np.setdiff1d(only, np.array(implied, np.int64)) if implied else only
 
-    def _changed(self, old: FileTable, new: FileTable) -> Iterator[Change]:
+    def changed(self, old: FileTable, new: FileTable) -> Iterator[Change]:
         """Yield the differences between files of equal names."""
         kinds = kinds_of(old), kinds_of(new)
         same = kinds[0] == kinds[1]

@@ -23,6 +23,8 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "create": ("change", "Make an empty container."),
         "pack": ("pack", "Pack a directory or an archive into a container."),
         "unpack": ("unpack", "Unpack a container into a directory, a tar or a zip file."),
+        "cp": ("copy", "Copy files of containers into another container."),
+        "split": ("copy", "Split a container into several."),
         "sync": ("sync", "Make a container equal to a directory or a store."),
         "export": ("export", "Write the files as WebDataset, MDS or Parquet."),
         "columns": ("change", "List, add or drop the columns of a container."),

@@ -285,9 +285,9 @@ class BulkPut:
             columns = self._compressed(columns, plain)
         start = 0
         for i in [*np.flatnonzero(~plain).tolist(), len(plain)]:
-            while start < i:
-                start += self._append(columns.part(start, i))
-                self._done = start
+            if start < i:
+                self._append(columns.part(start, i))
+                self._done = start = i
             if i < len(plain):
                 self._write_one(given, i)
                 self._done = start = i + 1
@@ -323,23 +323,39 @@ class BulkPut:
             attrs = None if attrs is None else attrs.encode()
         return ftype, attrs or b""
 
-    def _append(self, files: FileBatch) -> int:
-        """Append the entries of files, and count them -> how many files.
+    def copy(self, files: FileBatch, fileids: Int64, *, anew: bool) -> None:
+        """Put plain files of another container with these FILEIDs, which no other file has.
 
-        It stops before FILEIDs get one more hex digit, so that headers are a matrix. `attrs` are
-        values of attribute entries, or all None.
+        files  names are valid, `ns` int64[n], and `attrs` values of attribute entries, or empty
+        anew   compress the contents as this container does; False: frames are copied as they are
         """
-        store, kv, fileid = self._store, self._store.kv, self._store.new_fileid()
-        files = files.part(0, 16 ** len(f"{fileid:x}") - fileid)
-        n, mtimes, least = len(files.keys), self._mtimes(files), store.inode_size
+        self._changes.settle_drafts()
+        if anew:
+            if self._changes.may_learn:
+                self._learn(files.data)
+            if self._changes.compressor is not None:
+                files = self._compressed(files, np.ones(len(fileids), np.bool_))
+        self._append(files, fileids)
+
+    def _append(self, files: FileBatch, fileids: Int64 | None = None) -> None:
+        """Append the entries of files, and count them.
+
+        files    `attrs` are values of attribute entries, or all None
+        fileids  their FILEIDs, and `data` is valid during the call only; None: new ones
+        """
+        store, kv, n = self._store, self._store.kv, len(files.keys)
+        mtimes, least = self._mtimes(files), store.inode_size
         words = files.attrs if any(files.attrs) else None
-        store.nextfid = fileid + n  # first, so that an interrupted call uses no FILEID twice
         # Copying large contents would take as long as writing them.
-        apart = int(files.lengths.sum()) > UNCOPIED_BYTES * n
+        apart = fileids is None and int(files.lengths.sum()) > UNCOPIED_BYTES * n
+        if fileids is None:
+            first = store.new_fileid()
+            store.nextfid = first + n  # first, so that an interrupted call uses no FILEID twice
+            fileids = np.arange(first, first + n)
         positions, firsts = np.empty(n, np.int64), np.empty(n, np.int64)
         encode = encoded if native.code is None else native.code.encode
         parts = encode(
-            kv.end, least, store.settings.pairoff, kv.layout.contid & MASK64, fileid, mtimes,
+            kv.end, least, store.settings.pairoff, kv.layout.contid & MASK64, fileids, mtimes,
             files.ftypes, files.lengths, files.keys, files.data, words, files.framed, apart,
             positions, firsts,
         )  # fmt: skip
@@ -353,7 +369,6 @@ class BulkPut:
         pointers = np.where(full, firsts, 0)
         if files.framed is not None:
             pointers[files.framed] = -1
-        fileids = np.arange(fileid, fileid + n)
         store.catalog.put_many(
             partial(self._table, files, words, positions, pointers, fileids, mtimes)
         )
@@ -361,7 +376,6 @@ class BulkPut:
         if store.times is not None:
             store.times.add_many(mtimes, firsts)
         store.index.add_bulk(files.keys, positions)
-        return n
 
     def _table(
         self,
@@ -392,7 +406,7 @@ class BulkPut:
 
 
 def encoded(
-    base: int, least: int, pairoff: bool, contid: int, fileid: int, mtimes: Int64, ftypes: Int64,
+    base: int, least: int, pairoff: bool, contid: int, fileids: Int64, mtimes: Int64, ftypes: Int64,
     lengths: Int64, keys: Sequence[Any], data: Sequence[Any], words: Sequence[Any] | None,
     framed: Bools | None, apart: bool, positions: Int64, firsts: Int64, /,
 ) -> list[Buffer]:  # fmt: skip
@@ -400,14 +414,15 @@ def encoded(
     stored, named = _lengths(data), _lengths(words or [b""] * len(keys))
     kinds = 2 * (stored > 0) + (named > 0)
     parts: list[Buffer] = []
-    if (kinds == kinds[0]).all():
+    digits = {len(f"{fileid:x}") for fileid in (int(fileids.min()), int(fileids.max()))}
+    if (kinds == kinds[0]).all() and len(digits) == 1:
         parts = _alike(
-            base, least, pairoff, contid, fileid, mtimes, ftypes, lengths, keys, data, words,
+            base, least, pairoff, contid, fileids, mtimes, ftypes, lengths, keys, data, words,
             framed, positions, firsts, stored, named,
         )  # fmt: skip
         return parts if apart else [b"".join(parts)]
     files = zip(
-        range(fileid, fileid + len(keys)), mtimes.tolist(), ftypes.tolist(), keys, data,
+        fileids.tolist(), mtimes.tolist(), ftypes.tolist(), keys, data,
         words or [b""] * len(keys), lengths.tolist(),
         repeat(False) if framed is None else framed.tolist(), strict=False,
     )  # fmt: skip
@@ -419,7 +434,7 @@ def encoded(
 
 
 def _alike(
-    base: int, least: int, pairoff: bool, contid: int, fileid: int, mtimes: Int64, ftypes: Int64,
+    base: int, least: int, pairoff: bool, contid: int, fileids: Int64, mtimes: Int64, ftypes: Int64,
     lengths: Int64, keys: Sequence[Any], data: Sequence[Any], words: Sequence[Any] | None,
     framed: Bools | None, positions: Int64, firsts: Int64, stored: Int64, named: Int64,
 ) -> list[Buffer]:  # fmt: skip
@@ -429,7 +444,7 @@ def _alike(
     stored, named  bytes of the stored content, and of attributes
     """
     n, own, none = len(keys), _lengths(keys), np.zeros(len(keys), np.int64)
-    fileids, beside = np.arange(fileid, fileid + n), 14 + len(f"{fileid:x}")
+    beside = 14 + len(f"{int(fileids[0]):x}")
     pairs = (stored[0] > 0) + 1 * (named[0] > 0)
     isz = max(least, HEAD.size + int(pairs) * (24 if pairoff else 16))
     values = [(b"/D0", data, stored), (b"/A0", words or (), named)]

@@ -20,6 +20,7 @@ from xxhash import xxh3_64_intdigest as xxh3
 from winkformats.arrays import Bools, Int64
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
+from winkformats.kv.scan import Batch, entries_at
 from winkfs.container.ondisk.data import Settings
 from winkfs.container.ondisk.inode import (
     ATTRS,
@@ -149,6 +150,17 @@ class Window:
     def ordinary(self, positions: Int64) -> tuple[Decoded, Int64]:
         """Decode the inodes of the batch that are ordinary and intact: see `Inodes.ordinary`."""
         return self._inodes.ordinary(positions, self._data, self._base)
+
+    def entries(self, positions: Int64) -> tuple[Batch, Int64]:
+        """Return those of the entries at `positions` that are completely in the window, unchecked,
+        and their indices; valid until the next batch."""
+        at = positions - self._base
+        return entries_at(self.storage, self._layout, self._data, at, positions)
+
+    def texts(self, starts: Int64, ends: Int64) -> list[memoryview]:
+        """Return views of the window from each start to its end."""
+        spans = map(slice, starts.tolist(), ends.tolist())
+        return list(map(self._data.__getitem__, spans))
 
     def value(
         self, otherwise: Callable[[int, int, int], bytes], pointer: int, size: int, pos: int

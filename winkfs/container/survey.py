@@ -175,6 +175,18 @@ class InodeRows:
         return row, pairs
 
     @cached_property
+    def first(self) -> tuple[Int64, Int64, Int64]:
+        """Of each inode the number of its extents, int64[n]; (kv_pointer, bytes) of its attributes,
+        int64[2, n], zeros: none; its first extent, (kv_pointer, skip, size), int64[3, n]."""
+        # Padded, so that an index after the last pair is valid.
+        pairs = np.concatenate([self.pairs[1].T, np.zeros((3, 2), np.int64)], 1)
+        first, count = self.ends[:-1], self.counts
+        special = (count > 0) & (pairs[2, first] < 0)
+        attrs = np.zeros((2, len(count)), np.int64)
+        attrs[:, special] = pairs[::2, first[special]] * [[1], [-1]]
+        return count - special, attrs, pairs[:, first + special]
+
+    @cached_property
     def fit(self) -> Bools:
         """True for inodes that build on no other and whose fields and extents are consistent,
         bool[n]. CKSUM is not verified."""
@@ -425,16 +437,12 @@ class Inodes:
 
     def _files(self, rows: InodeRows) -> Decoded:
         """Return the files of inodes that have a name and a right number of pairs."""
-        fields, count, lsize, first = rows.fields, rows.counts, rows.lsize, rows.ends[:-1]
-        # Padded, so that an index after the last pair is valid.
-        pairs = np.concatenate([rows.pairs[1].T, np.zeros((3, 2), np.int64)], 1)
-        special = (count > 0) & (pairs[2, first] < 0)
-        attrs = np.zeros((len(count), 2), np.int64)
-        attrs[special] = pairs[::2, first[special]].T * (1, -1)
-        content, skip, size = pairs[:, first + special]
-        plain = (count - special == 1) & (size == lsize) & (skip == 0) & (content > 0) & (lsize > 0)
+        fields, lsize, (extents, attrs, first) = rows.fields, rows.lsize, rows.first
+        content, skip, size = first
+        plain = (extents == 1) & (size == lsize) & (skip == 0) & (content > 0) & (lsize > 0)
         plain &= fields[:, 1] == 0
-        follows = np.where(special, attrs[:, 0], rows.pos)  # attributes are between the two
+        special = attrs[1] > 0
+        follows = np.where(special, attrs[0], rows.pos)  # attributes are between the two
         plain &= self._is_value(content, lsize, follows, rows.fileid, plain)
         pointer = np.where(lsize == 0, EMPTY, np.where(plain, content, BY_INODE))
         unit, mtime = self._settings.mtime_unit, rows.mtime
@@ -444,7 +452,7 @@ class Inodes:
         columns = rows.pos, rows.fileid, lsize, nanoseconds(mtime, unit), pointer, kind
         batch, which = rows.batch, rows.which
         names = column_at(batch.raw, batch.key[which], batch.key_len[which] - len(INODE))
-        return Decoded(FileTable.of(names, *columns), attrs, None)
+        return Decoded(FileTable.of(names, *columns), attrs.T, None)
 
     def _with_words(self, found: Decoded, data: memoryview, base: int) -> Decoded:
         """Add the attributes that are in `data`, as those beside their inode are."""

@@ -1,0 +1,121 @@
+"""Commands that copy files of containers into others: cp, split."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from winkfs.cli._common import (
+    SIZE,
+    WHERE,
+    Progress,
+    complete_base,
+    emit,
+    glob_text,
+    name_bytes,
+    shown,
+    warn,
+)
+from winkfs.names import to_str
+from winkfs.units import size_text
+
+if TYPE_CHECKING:
+    from winkfs.archive.items import Note
+
+COUNTS: Final = ("files", "directories", "links", "bytes", "unchanged", "failed")
+
+
+@click.command()
+@click.argument("stores", metavar="A... OUT", nargs=-1, required=True, shell_complete=complete_base)
+@click.option(
+    "--include", multiple=True, metavar="PATTERN",
+    help="Only matching names and everything below them, at any depth.",
+)  # fmt: skip
+@click.option(
+    "--exclude", multiple=True, metavar="PATTERN",
+    help="Not matching names and everything below them, at any depth, like tar.",
+)  # fmt: skip
+@click.option(
+    "--files-from", metavar="FILE",
+    help="Only the names listed in FILE (- for standard input), one per line or terminated by NUL.",
+)  # fmt: skip
+@WHERE
+@click.option("--prefix", metavar="DIR/", default="", help="Put DIR/ before each name.")
+@click.option(
+    "--no-clobber", is_flag=True,
+    help="Keep files that are in OUT; of several with one name copy the first.",
+)  # fmt: skip
+@click.option("-n", "--dry-run", is_flag=True, help="Change nothing; print what would be done.")
+@click.option("-v", "--verbose", is_flag=True, help="Print + or M and the name of each file.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
+def cp(
+    stores: tuple[str, ...],
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    files_from: str | None,
+    where: str | None,
+    prefix: str,
+    no_clobber: bool,
+    dry_run: bool,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Copy files of containers and data sets A... into the container or data set OUT.
+
+    Files keep all their metadata. Entries are copied as they are, each is verified, and nothing is
+    decompressed, unless OUT compresses otherwise. A may be a URL. Of several files with one name
+    that of the last A counts.
+
+    A new OUT has the variant and the compression of the first A, and the columns of all; it is
+    written as OUT.partial and renamed when it is complete. Of an OUT that is there, files that are
+    equal, in contents too, stay as they are; the others are added or replaced, and the same command
+    again finishes what was interrupted. A data set gets all files in one commit.
+
+    A column that has two types is refused, before anything is written. Damaged files are listed and
+    left out; the exit status is then 1.
+    """
+    from winkfs.archive.copyfiles import copy
+    from winkfs.archive.tree import listed_names
+
+    if len(stores) < 2:
+        raise click.UsageError("name one source at least, and OUT")
+    *sources, out = stores
+    problems: list[dict[str, str]] = []
+    with contextlib.ExitStack() as stack:
+        bar = stack.enter_context(Progress("copying", "files", quiet=quiet))
+
+        def note(noted: Note) -> None:
+            bar.note(noted)
+            if as_json:
+                problems.append({"name": to_str(noted.name), "reason": noted.what})
+
+        def changed(sign: str, name: bytes) -> None:
+            sys.stdout.buffer.write(f"{sign} ".encode() + shown(to_str(name)) + b"\n")
+
+        names = None
+        if files_from is not None:
+            names = list(listed_names(stack.enter_context(click.open_file(files_from, "rb"))))
+        report = copy(
+            sources, out, include=list(map(glob_text, include)),
+            exclude=list(map(glob_text, exclude)), names=names, where=where,
+            prefix=name_bytes(prefix), no_clobber=no_clobber, dry_run=dry_run, note=note,
+            changed=changed if (verbose or dry_run) and not as_json else None, progress=bar,
+        )  # fmt: skip
+    _print_counts(report, {"sources": sources, "out": out}, problems, as_json, quiet or dry_run)
+    return 1 if report.failed else 0
+
+
+def _print_counts(
+    report: Any, record: dict[str, Any], problems: list[Any], as_json: bool, quiet: bool
+) -> None:
+    if as_json:
+        counts = {name: getattr(report, name) for name in COUNTS}
+        emit(record | counts | {"problems": problems})
+    elif sys.stderr.isatty() and not quiet:
+        parts = [f"{getattr(report, name):,} {name}" for name in COUNTS if name != "bytes"]
+        warn(f"{', '.join(p for p in parts if p[:2] != '0 ')}: {size_text(report.bytes)}")
