@@ -11,6 +11,8 @@ from winkfs.remote import install
 
 if TYPE_CHECKING:
     from winkfs.archive.backup import backup as backup
+    from winkfs.archive.copyfiles import copy as copy
+    from winkfs.archive.split import split as split
     from winkfs.arrow.query import query as query
     from winkfs.container.bulk import Row as Row
     from winkfs.container.container import Container as Container
@@ -88,6 +90,7 @@ _HOMES = {
     "WinkError": "errors",
     "WinkPath": "pythonic.path",
     "backup": "archive.backup",
+    "copy": "archive.copyfiles",
     "create": "container.container",
     "export": "samples.export",
     "fs": "fsspec.opening",
@@ -100,6 +103,7 @@ _HOMES = {
     "query": "arrow.query",
     "reindex": "registry",
     "sign": "remote.signed",
+    "split": "archive.split",
     "verify": "registry",
 }
 

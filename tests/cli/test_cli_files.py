@@ -251,11 +251,21 @@ def test_mv_of_a_directory_takes_what_is_below(run: Run, base: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"), [("gone", "x"), ("docs", "docs/in"), ("run.sh", "docs"), ("docs", "docs")]
+    ("old", "new"), [("gone", "x"), ("docs", "docs/in"), ("docs", "docs/old"), ("docs", "docs")]
 )
 def test_mv_that_makes_no_sense_changes_nothing(run: Run, base: str, old: str, new: str) -> None:
     with unchanged(Path("c.data")):
         one_line(run("mv", base, old, new))
+
+
+def test_mv_into_a_directory_replaces_a_file_there(run: Run, base: str) -> None:
+    with winkfs.open(base, "a") as c:
+        c.put("docs/old/run.sh", b"old")
+    assert run("mv", base, "run.sh", "docs/old/") == run("mv", base, "link", "docs")
+    with winkfs.open(base) as c:
+        assert c.read("docs/old/run.sh") == b"#!"
+        assert c.readlink("docs/link") == "docs/a.html"
+        assert "run.sh" not in c and "link" not in c
 
 
 def test_stat_of_a_file_and_a_link(run: Run, base: str) -> None:
@@ -315,11 +325,14 @@ def test_names_that_are_no_paths_are_taken_as_they_are(run: Run, base: str, name
     assert name not in listed(run("ls", base, "*"))
 
 
-@pytest.mark.parametrize(("new", "what"), [("docs/old", "is a directory"), ("n" * 256, "no mount")])
+@pytest.mark.parametrize(("new", "what"), [("docs", "is a directory"), ("n" * 256, "no mount")])
 def test_mv_makes_no_name_that_no_mount_would_show(
     run: Run, base: str, new: str, what: str
 ) -> None:
     """A file of the name of a directory that is there through the names below it hid them."""
+    with winkfs.open(base, "a") as c:
+        c.put("docs/link/below", b"1")
+        c.delete("docs")
     with unchanged(Path("c.data")):
         assert what in one_line(run("mv", base, "link", new))
     assert run("mv", base, "link", new, "--force").status == 0
@@ -334,8 +347,11 @@ def test_mv_finds_names_below_with_and_without_an_order(run: Run, base: str, ord
         run,
         f"""
         $ mv {base} run.sh docs/old
-        winkfs: ...is a directory...
+        $ ls {base} docs/old
+        docs/old/b.html
+        docs/old/run.sh
         $ rm {base} docs/old/b.html
+        $ mv {base} docs/old/run.sh run.sh
         $ mv {base} run.sh docs/old
         $ mv {base} ./docs/old x
         $ ls {base} x
@@ -455,7 +471,7 @@ def test_rm_mv_and_put_in_a_data_set(run: Run) -> None:
         $ rm s docs
         winkfs: ...not empty...
         $ mv s x docs
-        winkfs: ...is a directory...
+        $ mv s docs/x x
         $ put s {"n" * 256}
         winkfs: ...no mount...
         $ rm s -r docs

@@ -11,8 +11,9 @@ import contextlib
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from copy import copy as copy_object
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -44,6 +45,7 @@ FILES_AT_ONCE: Final = 1 << 16  # copied between two looks at that
 USUAL_MODES: Final = (0o644, 0o755)  # all that a container without ATTRS has
 Progress = Callable[[int], None]
 Path = str | os.PathLike[str]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -254,11 +256,14 @@ class Part:
         found = self.container.store.index.positions()
         return found if not len(self.hidden) else found[~among(found, self.hidden)]
 
-    def rows(self, choice: Choice, problem: Callable[[CorruptError], None]) -> FileTable:
-        """Return the chosen files, in byte order of the names, with modes and owners."""
+    def rows(
+        self, choice: Choice, problem: Callable[[CorruptError], None], columns: Sequence[str]
+    ) -> FileTable:
+        """Return the chosen files, in byte order of the names, with modes and owners, and with the
+        values of columns."""
         container, tables = self.container, list[FileTable]()
         schema = self.source.columns
-        found = container.rows(b"", problem, where=choice.where, schema=schema)
+        found = container.rows(b"", problem, where=choice.where, columns=columns, schema=schema)
         for some in found:
             rows = some.visible(self.hidden, include_dirs=True)
             rows = rows.take(choice.of(rows)).owned(container.store.owner)
@@ -299,12 +304,12 @@ class Plan:
     def empty(self) -> bool:
         return self._listed and not len(self.table)
 
-    def list(self) -> None:
-        """List the files by the catalogs, unless that was done."""
+    def list(self, columns: Sequence[str] = ()) -> None:
+        """List the files by the catalogs, with values of columns, unless that was done."""
         if self._listed:
             return
         self._listed = True
-        tables = [part.rows(self._choice, self._damage) for part in self.parts]
+        tables = [part.rows(self._choice, self._damage, columns) for part in self.parts]
         rows = FileTable.concat(tables)
         numbers = np.repeat(np.arange(len(tables)), list(map(len, tables)))
         order = np.argsort(rows.column, kind="stable")
@@ -378,6 +383,17 @@ class Plan:
     def prefix(self) -> bytes:
         return self._prefix
 
+    def in_order(self) -> Int64:
+        """Return the rows of the table in the order of the source, int64[n]."""
+        return np.lexsort((self.table.pos, self._part))
+
+    def part_of(self, rows: Int64) -> Plan:
+        """Return a plan of some rows of the table, ascending."""
+        found = copy_object(self)
+        found.parts = [replace(part) for part in self.parts]
+        found._keep(self.table.take(rows), self._part[rows])
+        return found
+
     def runs(self, *, by_time: bool) -> Iterator[tuple[Part, Int64]]:
         """Yield the parts with positions, in the order in which they are copied.
 
@@ -385,7 +401,9 @@ class Plan:
         """
         if not by_time or (len(self.parts) == 1 and self.parts[0].container.ao):
             for part in self.parts:
-                yield part, part.positions()
+                positions = part.positions()
+                if len(positions):
+                    yield part, positions
             return
         self.list()
         order = np.lexsort((self.table.pos, self._part, self.table.mtime))
@@ -399,7 +417,8 @@ class Plan:
         self, target: Container, report: CopyReport, progress: Progress | None, *, sync: bool
     ) -> None:
         """Copy the files. sync: each SYNC_BYTES. Raises as `copy_entries`."""
-        beyond = [unused_fileid(part.container.store) for part in self.parts]
+        some = [part for part in self.parts if part.chosen is None or len(part.chosen)]
+        beyond = [unused_fileid(part.container.store) for part in some]
         fileids, last, before = FileIds(target.store, beyond), None, target.stored_bytes
         target.follow_files()
         for part, positions in self.runs(by_time=target.ao):
@@ -409,7 +428,7 @@ class Plan:
             store = part.container.store
 
             def damage(pos: int, name: bytes | None, error: CorruptError) -> None:
-                self._note(Note(self._prefix + (name or b""), str(error), True))
+                self._note(Note(self._prefix + name if name else b"", str(error), True))
 
             for at in range(0, len(positions), FILES_AT_ONCE):
                 copy_entries(
@@ -447,8 +466,10 @@ class _Side:
     def digests(self, rows: FileTable) -> dict[bytes, bytes]:
         return self._of(rows, StoreSide.digests)
 
-    def _of(self, rows: FileTable, ask: Callable[[StoreSide, FileTable], dict[bytes, Any]]) -> Any:
-        found: dict[bytes, Any] = {}
+    def _of(
+        self, rows: FileTable, ask: Callable[[StoreSide, FileTable], dict[bytes, T]]
+    ) -> dict[bytes, T]:
+        found: dict[bytes, T] = {}
         for part, some in self._plan.by_part(rows):
             side = StoreSide(part.container, self._plan._problem)
             values = ask(side, some)
@@ -473,12 +494,11 @@ class Target:
             kind, _ = kind_of(path)
             if kind.name != "container":
                 raise Refusal(f"a {kind.name} is there, which takes no files of containers", path)
-            if path.endswith("/"):
-                raise Refusal("is no container: `unpack` writes to a directory", path)
             refuse_far(self.base)
             if os.path.isdir(path):
                 if os.path.lexists(self.base + DATA):
-                    raise ValueError(f"{path} is a folder, and a container: {path}{DATA} selects it")
+                    what = f"{path} is a folder, and a container: {path}{DATA} selects it"
+                    raise ValueError(what)
                 raise Refusal("is a directory: `unpack` writes to one", path)
         self.there = self.dataset or os.path.lexists(self.base + DATA)
         self.columns: dict[str, str] = {}

@@ -427,12 +427,13 @@ class _Removal:
 def mv(base: str, old: str, new: str, force: bool) -> None:
     """Rename a file, or a directory with everything below it.
 
-    If NEW is a file, it is replaced; if NEW is a directory, the command fails. An interrupted run
-    changes nothing.
+    If NEW is a directory, OLD is moved into it, but not with --force; if NEW is a file, it is
+    replaced. An interrupted run changes nothing.
     """
     with opened(base, "a") as container:
         source, target = _name(container, old), name_bytes(new)
-        target = target if force else target.rstrip(b"/")
+        if not force:
+            target = _moved_to(container, target.rstrip(b"/"), source)
         below = _below(container, source)
         exists = source in container
         if not exists and not below:
@@ -456,6 +457,14 @@ def _name(container: Files, argument: str) -> bytes:
     if given in container or name in container:
         return given if given in container else name
     return as_path(argument) or name
+
+
+def _moved_to(container: Files, target: bytes, source: bytes) -> bytes:
+    """Return the new name of a file: below `target` if that is a directory."""
+    there = is_directory(container, target)
+    if there or (target and target not in container and _has_below(container, target)):
+        return target + b"/" + source.rpartition(b"/")[2]
+    return target
 
 
 def _below(container: Files, name: bytes) -> list[bytes]:

@@ -119,3 +119,68 @@ def _print_counts(
     elif sys.stderr.isatty() and not quiet:
         parts = [f"{getattr(report, name):,} {name}" for name in COUNTS if name != "bytes"]
         warn(f"{', '.join(p for p in parts if p[:2] != '0 ')}: {size_text(report.bytes)}")
+
+
+@click.command()
+@click.argument("base", shell_complete=complete_base)
+@click.argument("out")
+@click.option("--size", type=SIZE, help="Containers of about SIZE bytes: OUT-0, OUT-1 ...")
+@click.option("--files", type=click.IntRange(1), metavar="N", help="Containers of N files.")
+@click.option(
+    "--depth", type=click.IntRange(1), metavar="N",
+    help="A container for each first N parts of the names: OUT-docs, OUT-img ...",
+)  # fmt: skip
+@click.option("--by", metavar="COLUMN", help="A container for each value: OUT-de, OUT-_null ...")
+@click.option(
+    "--shards", type=click.IntRange(1), metavar="N", help="One data set OUT of N even shards."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Print the name of each container made.")
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
+def split(
+    base: str,
+    out: str,
+    size: int | None,
+    files: int | None,
+    depth: int | None,
+    by: str | None,
+    shards: int | None,
+    verbose: bool,
+    quiet: bool,
+    as_json: bool,
+) -> int:
+    """Split a container or a data set into containers OUT-0, OUT-1 ... or OUT-VALUE, by one rule.
+
+    Entries are copied as they are: see `cp`. A file larger than SIZE has a container for itself. Of
+    VALUE all but letters, digits, . and - becomes %XX; files without a value are in OUT-_null.
+
+    Each container appears under its name when it is complete. The same command again begins with
+    the first one that is missing; a container of another split is refused. A data set gets its
+    shards in one commit. Damaged files are listed and left out; the exit status is then 1.
+    """
+    from winkfs.archive.split import split as run
+
+    rules = {"size": size, "files": files, "depth": depth, "by": by, "shards": shards}
+    if len([rule for rule in rules.values() if rule is not None]) != 1:
+        raise click.UsageError("give one of --size, --files, --depth, --by and --shards")
+    problems: list[dict[str, str]] = []
+    containers: list[str] = []
+
+    def made(path: str) -> None:
+        containers.append(path)
+        if verbose and not as_json:
+            sys.stdout.buffer.write(shown(path) + b"\n")
+
+    with Progress("splitting", "files", quiet=quiet) as bar:
+
+        def note(noted: Note) -> None:
+            bar.note(noted)
+            if as_json:
+                problems.append({"name": to_str(noted.name), "reason": noted.what})
+
+        report = run(
+            base, out, size=size, files=files, depth=depth, by=by, shards=shards, note=note,
+            made=made, progress=bar,
+        )  # fmt: skip
+    _print_counts(report, {"source": base, "made": containers}, problems, as_json, quiet)
+    return 1 if report.failed else 0

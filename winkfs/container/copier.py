@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from itertools import groupby
+from itertools import compress, groupby
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -216,14 +216,12 @@ class _EntryCopier:
             longest = self._target.store.kv.layout.key.limit
             if max(map(len, keys), default=0) > longest:
                 self._target.key(max(keys, key=len)[: -len(INODE)])  # raises
-        data = self.window.texts(starts[good], ends[good])
+        data: list[memoryview | bytes] = [*self.window.texts(starts[good], ends[good])]
         framed = framed[good] & full[good]
         if self._anew and framed.any():
-            data = self._decoded(data, framed, content[good])
-            ok = np.array([one is not None for one in data], np.bool_)
-            good, framed = good[ok], np.zeros(int(ok.sum()), np.bool_)
-            keys = [key for key, one in zip(keys, data, strict=True) if one is not None]
-            data = [one for one in data if one is not None]
+            ok = self._decode(data, np.flatnonzero(framed), content[good], lsize[good])
+            data, keys = list(compress(data, ok)), list(compress(keys, ok))
+            good, framed = good[ok], np.zeros(len(data), np.bool_)
         ftypes = rows.fields[good, 4]
         words = list(map(self._plain.__getitem__, ftypes.tolist()))
         named = np.flatnonzero(special[good])
@@ -250,17 +248,19 @@ class _EntryCopier:
         starts[there], ends[there], sound[there] = value, value + batch.value_len[good], True
         return starts, ends, sound
 
-    def _decoded(
-        self, data: Sequence[memoryview], framed: Bools, pos: Int64
-    ) -> list[memoryview | bytes | None]:
-        """Return contents, decompressed; None for a damaged frame."""
-        found: list[memoryview | bytes | None] = list(data)
-        for i in np.flatnonzero(framed).tolist():
+    def _decode(
+        self, data: list[memoryview | bytes], which: Int64, pos: Int64, sizes: Int64
+    ) -> Bools:
+        """Replace frames by their contents -> which files are intact, bool[n]."""
+        sound = np.ones(len(data), np.bool_)
+        for i in which.tolist():
             try:
-                found[i] = self._source.frames.content(bytes(data[i]), int(pos[i]))
+                data[i] = self._source.frames.content(bytes(data[i]), int(pos[i]))
             except CorruptError:  # it is reported when it is copied by itself
-                found[i] = None
-        return found
+                sound[i] = False
+            else:
+                sound[i] = len(data[i]) == sizes[i]
+        return sound
 
     def _word(self, word: bytes) -> bytes:
         """Return the value of an attribute entry as the target has it."""
