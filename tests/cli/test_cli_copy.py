@@ -129,7 +129,7 @@ def kill_after(args: list[str], seconds: float) -> int:
         return process.wait()
 
 
-def test_a_kill_leaves_nothing_under_the_name_and_the_next_run_finishes(run: Run) -> None:
+def test_a_kill_leaves_nothing_and_the_next_run_finishes(run: Run) -> None:
     stored.make("a", ((f"d{i % 50}/f{i:06}", b"%d" % i * 100) for i in range(20_000)))
     hit = 0
     for number, args in enumerate([

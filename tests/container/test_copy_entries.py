@@ -185,7 +185,7 @@ def test_a_choice_and_a_prefix() -> None:
     assert winkfs.verify("b").problems == winkfs.verify("d").problems == []
 
 
-def test_two_types_of_a_column_are_refused_and_nothing_is_written() -> None:
+def test_two_types_of_a_column_are_refused_before_all_else() -> None:
     stored.make("a", {"x": b"1"}, columns={"lang": "string"})
     stored.make("b", {"x": b"1"}, columns={"lang": "int64"})
     stored.make("c", {"x": b"1"}, columns={"Lang": "string"})

@@ -62,7 +62,7 @@ class CopyReport(Copied):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which files are copied. A default chooses all.
+    """A choice of the files that are copied. A default chooses all.
 
     include, exclude  globs, see `names.excluder`
     names             the name is one of these; None: any
@@ -323,7 +323,7 @@ class Plan:
         for name in sorted(missing or ()):
             self._note(Note(name, "no source has a file of this name", True))
         if self._prefix:
-            rows = FileTable([self._prefix + name for name in rows.names], rows.numbers)
+            rows = rows.with_names([self._prefix + name for name in rows.names])
         self._keep(rows, numbers)
 
     def _keep(self, rows: FileTable, numbers: Int64) -> None:
@@ -377,7 +377,7 @@ class Plan:
         for i in np.unique(number).tolist():
             some = rows.take(number == i)
             cut = len(self._prefix)
-            yield self.parts[i], FileTable([name[cut:] for name in some.names], some.numbers)
+            yield self.parts[i], some.with_names([name[cut:] for name in some.names])
 
     @property
     def prefix(self) -> bytes:

@@ -54,7 +54,7 @@ LOST: Final = "it lacks {} damaged files of the source"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How files are divided; one of these is set.
+    """A rule by which files are divided: one of these is set.
 
     size    bytes of a container, about; a larger file has one for itself
     files   files of a container

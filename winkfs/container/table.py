@@ -342,6 +342,10 @@ class FileTable:
             return Column("timestamp", valid, self.mtime // MICRO, [])
         return Column("int64", valid, self.size if name == "size" else self.kind & 255, [])
 
+    def with_names(self, names: list[bytes]) -> FileTable:
+        """Return a table with these numbers and values, and other names."""
+        return FileTable(names, self.numbers, self.values)
+
     def with_numbers(self, numbers: Int64) -> FileTable:
         """Return a table with these names and values, and other numbers."""
         return FileTable(self._any(), numbers, self.values)
