@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -93,13 +93,19 @@ def base(run: Run) -> str:
     return "c"
 
 
-def on_a_terminal(stream: str, *command: str, cwd: Path | None = None) -> bytes:
+def on_a_terminal(
+    stream: str, *command: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> bytes:
     """What a program prints where "stdout" or "stderr" is a terminal."""
     master, slave = pty.openpty()
     with os.fdopen(master, "rb", buffering=0) as terminal:
         with os.fdopen(slave, "wb") as end:
             subprocess.run(  # type: ignore[call-overload]
-                command, check=True, cwd=cwd, env=os.environ | {"TERM": "xterm"}, **{stream: end}
+                command,
+                check=True,
+                cwd=cwd,
+                env=os.environ | {"TERM": "xterm"} | (env or {}),
+                **{stream: end},
             )
         shown = b""
         with contextlib.suppress(OSError):  # EIO: its end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -333,8 +334,27 @@ def test_progress_bar_is_for_terminals_and_long_work() -> None:
     )
     shown = on_a_terminal("stderr", sys.executable, "-c", code)
     assert b"packing" in shown and b"3,000 files" in shown and b"winkfs: a\\nb" in shown
+    assert re.search(rb"[1-9][\d,]*/s", shown) and b"left" not in shown
     quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert quiet.stderr == b"winkfs: a\\nb\n"
+
+
+@pytest.mark.parametrize(
+    ("env", "bar", "colours"),
+    [({}, True, True), ({"NO_COLOR": "1"}, True, False), ({"TERM": "dumb"}, False, False)],
+)
+def test_progress_of_known_size_has_the_time_left(
+    env: dict[str, str], bar: bool, colours: bool
+) -> None:
+    code = (
+        "import time; from winkfs.cli import _common; _common.PATIENCE = 0.05\n"
+        "with _common.Progress('verifying', 'bytes', 40_000_000) as bar:\n"
+        "    for i in range(4): bar(5_000_000); time.sleep(0.15)\n"
+    )
+    shown = on_a_terminal("stderr", sys.executable, "-c", code, env=env)
+    assert (b"verifying" in shown) == bar and (b"/40.0 MB" in shown) == bar
+    assert bool(re.search(rb"left \S*0?0:0\d", re.sub(rb"\x1b\[[\d;]*m", b"", shown))) == bar
+    assert bool(re.search(rb"\x1b\[[\d;]*3[1-7]m", shown)) == colours
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_text_cannot_be_a_request() -> None:
 
 
 @pytest.mark.skipif(not shutil.which("mandoc"), reason="no mandoc")
-def test_mandoc_has_nothing_to_say() -> None:
+def test_mandoc_finds_nothing() -> None:
     done = subprocess.run(
         ["mandoc", "-T", "lint", "-W", "warning", *sorted(map(str, manual.FOLDER.iterdir()))],
         capture_output=True, text=True,

@@ -26,9 +26,9 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "cp": ("copy", "Copy files of containers into another container."),
         "split": ("copy", "Split a container into several."),
         "sync": ("sync", "Make a container equal to a directory or a store."),
+        "diff": ("diff", "List what differs between stores, directories, tar files."),
         "export": ("export", "Write the files as WebDataset, MDS or Parquet."),
         "columns": ("change", "List, add or drop the columns of a container."),
-        "info": ("info", "Show the state of a container, a mount or a single file."),
     },
     "Files in a container": {
         "ls": ("ls", "List the files of a container."),
@@ -43,18 +43,20 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "mv": ("change", "Rename a file or a directory."),
         "stat": ("read", "Show the metadata of a file."),
         "grep": ("grep", "Search contents for lines that match a pattern."),
-        "diff": ("diff", "List what differs between stores, directories, tar files."),
         "query": ("query", "Run a query of SQL over the files."),
     },
-    "Maintenance": {
+    "State and space": {
+        "info": ("info", "Show the state of a container, a mount or a single file."),
+        "report": ("report", "Describe a container or another store on a page of HTML."),
+        "metrics": ("report", "Print figures of mounts and stores for Prometheus."),
+        "compact": ("maintain", "Reclaim the space of deleted and replaced files."),
+    },
+    "Damage and backup": {
         "verify": ("maintain", "Check every entry, inode and checksum."),
         "reindex": ("maintain", "Rebuild the index from the data file."),
-        "compact": ("maintain", "Reclaim the space of deleted and replaced files."),
         "backup": ("maintain", "Copy a container or a data set that is in use."),
         "repair": ("maintain", "Repair a damaged container."),
         "rollback": ("maintain", "Return to the state of the last sync."),
-        "report": ("report", "Describe a container or another store on a page of HTML."),
-        "metrics": ("report", "Print figures of mounts and stores for Prometheus."),
         "salvage": ("maintain", "Copy the intact files of a damaged data file."),
         "fct": ("fct", "Inspect or change a single file: kvseq, hindex, perm, segment."),
     },
@@ -79,7 +81,9 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "cache": ("remote", "Show, empty or fill the cache of remote containers."),
         "remote": ("remote", "Check whether a store can have data sets that are written."),
     },
-    "Shell": {"completion": ("", "Print a shell completion script.")},
+    "Shell": {
+        "completion": ("", "Print a shell completion script."),
+    },
 }
 COMMANDS: Final = {name: command for group in GROUPS.values() for name, command in group.items()}
 OWN_H: Final = ("ls", "du", "tree", "grep")  # have an option -h

@@ -597,15 +597,23 @@ class Progress:
     def _start(self) -> None:
         from rich import progress
         from rich.console import Console
+        from rich.text import Text
 
-        amount: list[progress.ProgressColumn] = (
-            [progress.BarColumn(), progress.DownloadColumn(), progress.TransferSpeedColumn()]
-            if self._unit == "bytes"
-            else [progress.TextColumn("{task.completed:,.0f} " + self._unit)]
-        )
+        class Rate(progress.ProgressColumn):
+            def render(self, task: progress.Task) -> Text:
+                return Text(f"{task.speed or 0:,.0f}/s")
+
+        amount: list[progress.ProgressColumn]
+        if self._unit == "bytes":
+            amount = [progress.DownloadColumn(), progress.TransferSpeedColumn()]
+        else:
+            amount = [progress.TextColumn("{task.completed:,.0f} " + self._unit), Rate()]
+        left = [progress.TextColumn("left"), progress.TimeRemainingColumn(compact=True)]
         self._bar = progress.Progress(
-            progress.SpinnerColumn(), progress.TextColumn("{task.description}"), *amount,
-            progress.TimeElapsedColumn(), console=Console(stderr=True), transient=True,
+            progress.SpinnerColumn(), progress.TextColumn("{task.description}"),
+            *([progress.BarColumn()] if self._total else []), *amount,
+            progress.TimeElapsedColumn(), *(left if self._total else []),
+            console=Console(stderr=True), transient=True,
         )  # fmt: skip
         self._bar.add_task(self._what, total=self._total, completed=self._done)
         self._bar.start()
