@@ -329,11 +329,11 @@ def test_progress_bar_is_for_terminals_and_long_work() -> None:
     code = (
         "import time; from winkfs.cli import _common; _common.PATIENCE = 0.05\n"
         "with _common.Progress('packing', 'files') as bar:\n"
-        "    for i in range(3): bar(1000); time.sleep(0.1)\n"
+        "    for i in range(5): bar(1000); time.sleep(0.1)\n"
         "    bar.warn('a\\nb')\n"
     )
     shown = on_a_terminal("stderr", sys.executable, "-c", code)
-    assert b"packing" in shown and b"3,000 files" in shown and b"winkfs: a\\nb" in shown
+    assert b"packing" in shown and b"5,000 files" in shown and b"winkfs: a\\nb" in shown
     assert re.search(rb"[1-9][\d,]*/s", shown) and b"left" not in shown
     quiet = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert quiet.stderr == b"winkfs: a\\nb\n"

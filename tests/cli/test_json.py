@@ -36,6 +36,8 @@ verify c --json
 verify c --part 1/2 --json
 verify c --checksum md5 --json = verify --checksum
 reindex c --json
+cp c c9 --json
+split c part --files 2 --json
 diff t c --json
 diff t c --json --stat = diff --stat
 sync t c --json
