@@ -169,6 +169,14 @@ def test_a_part_is_for_containers_and_data_sets(run: Run) -> None:
     assert "not for a queue" in one_line(run("verify", "q", "--part", "1/2"))
 
 
+@pytest.mark.parametrize(
+    "line", ["verify c", "reindex c", "compact c", "backup c b", "salvage c.data s"]
+)
+def test_quiet_is_without_a_summary(run: Run, base: str, line: str) -> None:
+    done = run(*line.split(), "-q")
+    assert (done.status, done.out, done.err) == (0, b"", "")
+
+
 # --- checksums ---
 
 

@@ -128,7 +128,7 @@ def test_what_a_tab_completes_in_a_real_shell(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("winkfs re", ["reindex", "repair", "report", "remote"]),
+        ("winkfs re", ["report", "reindex", "repair", "remote"]),
         ("winkfs reindex --j", ["--json"]),
         ("winkfs ls c", ["c", "corpus"]), ("winkfs ls ", ["c", "corpus", "sub/"]),
         ("winkfs ls sub/", ["sub/deep"]), ("winkfs ls su", ["dir"]),

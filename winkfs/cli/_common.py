@@ -312,6 +312,16 @@ def bytes_to_read(base: str) -> int | None:
     return None if info is None else info.size
 
 
+def files_in(base: str) -> int | None:
+    """Return the number of files of a store; None: not known, or no terminal shows it."""
+    from winkfs.registry import open_silently
+
+    if sys.stderr.isatty():
+        with contextlib.suppress(OSError, ValueError), open_silently(base) as reader:
+            return len(reader)
+    return None
+
+
 # --- names ---
 
 

@@ -23,6 +23,7 @@ from winkfs.cli._common import (
     warn,
 )
 
+QUIET = click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary.")
 CONTID = click.option(
     "--contid",
     type=int,
@@ -126,20 +127,21 @@ def verify(
 @click.command()
 @BASE
 @click.option("--cols", is_flag=True, hidden=True, expose_value=False)  # of older versions
+@QUIET
 @JSON
-def reindex(base: str, as_json: bool) -> int:
+def reindex(base: str, quiet: bool, as_json: bool) -> int:
     """Rebuild BASE.idx, BASE.cat (and BASE.time) from BASE.data alone.
 
     For a data set, all shards are indexed; for a digest set, the indexes of its shards are rebuilt.
     Damage is reported and skipped; the exit status is then 1.
     """
     problems: list[str] = []
-    with Progress("reindexing", "bytes", bytes_to_read(base)) as bar:
+    with Progress("reindexing", "bytes", bytes_to_read(base), quiet=quiet) as bar:
         files = winkfs.reindex(base, progress=bar, problem=problems.append)
         for problem in problems:
             bar.warn(problem)
     record = {"base": base, "files": files, "problems": problems}
-    answer(record, as_json, f"{counted(files, 'file')} indexed")
+    answer(record, as_json, *([] if quiet else [f"{counted(files, 'file')} indexed"]))
     return 1 if problems else 0
 
 
@@ -150,8 +152,9 @@ def reindex(base: str, as_json: bool) -> int:
               help="Keep N earlier states in DEST.")  # fmt: skip
 @click.option("--state", type=click.IntRange(0), default=0, metavar="N",
               help="Of a backup BASE, copy the state N backups before the last.")  # fmt: skip
+@QUIET
 @JSON
-def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
+def backup(base: str, dest: str, keep: int, state: int, quiet: bool, as_json: bool) -> int:
     """Copy a container or a data set to DEST, as of its last sync, while it is being written.
 
     A later run with the same DEST copies only what is new; after a compaction of BASE it copies
@@ -159,7 +162,7 @@ def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
     set. The exit status is 1 if BASE is damaged: it is copied as it is.
     """
     total = bytes_to_read(base) if is_far(base) else None  # here only what is new is copied
-    with Progress("copying", "bytes", total) as bar:
+    with Progress("copying", "bytes", total, quiet=quiet) as bar:
         done = winkfs.backup(base, dest, keep=keep, state=state, progress=bar)
         for problem in done.problems:
             bar.warn(problem)
@@ -171,7 +174,7 @@ def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
     if done.removed:
         more += f", {counted(done.removed, 'earlier state')} removed (--keep {keep})"
     copied = f"{done.copied} bytes copied ({what}), {done.size} bytes"
-    answer(record, as_json, f"{dest}: {copied}{more}")
+    answer(record, as_json, *([] if quiet else [f"{dest}: {copied}{more}"]))
     return 1 if done.problems else 0
 
 
@@ -181,8 +184,11 @@ def backup(base: str, dest: str, keep: int, state: int, as_json: bool) -> int:
               help="Order of the files in the new BASE.data.")  # fmt: skip
 @COMPRESS
 @click.option("-n", "--dry-run", is_flag=True, help="Only print how many bytes it would reclaim.")
+@QUIET
 @JSON
-def compact(base: str, order: str, compress: str | None, dry_run: bool, as_json: bool) -> None:
+def compact(
+    base: str, order: str, compress: str | None, dry_run: bool, quiet: bool, as_json: bool
+) -> None:
     """Reclaim the space of deleted and replaced files.
 
     The live files are copied to a new BASE.data, which replaces the old one when it is durable: the
@@ -194,12 +200,16 @@ def compact(base: str, order: str, compress: str | None, dry_run: bool, as_json:
     """
     from winkfs.container.compact import compact as run
 
-    with Progress("compacting", "bytes", bytes_to_read(base)) as bar:
+    with Progress("compacting", "bytes", bytes_to_read(base), quiet=quiet) as bar:
         done = run(base, order=order, dry_run=dry_run, progress=bar, compress=compress)
     record = {"base": base, "dry_run": dry_run, "bytes_before": done.before,
               "bytes_after": done.after, "files": done.files}  # fmt: skip
     verb, files = "would become" if dry_run else "became", counted(done.files, "file")
-    answer(record, as_json, f"{base}: {done.before} bytes {verb} {done.after}, {files}")
+    answer(
+        record,
+        as_json,
+        *([] if quiet else [f"{base}: {done.before} bytes {verb} {done.after}, {files}"]),
+    )
 
 
 @click.command()
@@ -256,8 +266,9 @@ def rollback(base: str, previous: bool, dry_run: bool, as_json: bool) -> None:
 @click.argument("file")
 @click.argument("out")
 @CONTID
+@QUIET
 @JSON
-def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
+def salvage(file: str, out: str, contid: int | None, quiet: bool, as_json: bool) -> int:
     """Copy every intact file of FILE, a data file in any state, into the new container OUT.
 
     Intact parts of damaged files, and content that belongs to no file, go to lost+found in OUT. The
@@ -268,7 +279,7 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
     total = bytes_to_read(file)
     if total is not None and is_far(file):
         total *= 2  # it is copied first
-    with Progress("salvaging", "bytes", total) as bar:
+    with Progress("salvaging", "bytes", total, quiet=quiet) as bar:
         done = run(file, out, contid=contid, progress=bar)
     for problem in done.problems:
         warn(problem)
@@ -278,5 +289,5 @@ def salvage(file: str, out: str, contid: int | None, as_json: bool) -> int:
               "orphans": done.orphans, "problems": done.problems}  # fmt: skip
     partial, orphans = counted(done.partial, "part"), counted(done.orphans, "piece")
     found = f"below lost+found {partial} of files and {orphans} of content"
-    answer(record, as_json, f"{out}: {counted(done.files, 'file')}; {found}")
+    answer(record, as_json, *([] if quiet else [f"{out}: {counted(done.files, 'file')}; {found}"]))
     return 1 if done.problems else 0

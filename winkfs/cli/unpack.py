@@ -18,6 +18,7 @@ from winkfs.cli._common import (
     complete_folder,
     complete_name,
     emit,
+    files_in,
     glob_text,
     names_from,
     printable,
@@ -273,7 +274,9 @@ def _run(
             line = printable(to_str(path)).encode() if sys.stdout.isatty() else path
             sys.stdout.buffer.write(line + b"\n")
 
-    with Progress("unpacking", "files", quiet=quiet) as bar:
+    some = second or any(given.get(name) for name in ("exclude", "names", "as_of"))
+    total = None if quiet or some else files_in(base)
+    with Progress("unpacking", "files", total, quiet=quiet) as bar:
 
         def note(noted: Note) -> None:
             bar.note(noted)
