@@ -139,7 +139,7 @@ def test_a_kill_leaves_nothing_and_the_next_run_finishes(run: Run) -> None:
         began = time.monotonic()
         assert run(*args) == NOTHING
         took = time.monotonic() - began
-        for share in (0.3, 0.8):
+        for share in (0.5,):
             for path in Path().glob("out*"):
                 subprocess.run(["rm", "-r", path], check=True)
             hit += kill_after(args, 0.3 + share * took) < 0

@@ -272,8 +272,8 @@ def test_a_data_set_is_copied_as_it_is_visible() -> None:
 
 
 def test_a_sparse_choice_reads_files_one_by_one() -> None:
-    stored.make("a", [(f"f{i:04}", bytes([i % 256]) * 40_000, i) for i in range(600)])
-    winkfs.copy("a", "b", names=[f"f{i:04}" for i in range(0, 600, 97)])
+    stored.make("a", [(f"f{i:04}", bytes([i % 256]) * 40_000, i) for i in range(500)])
+    winkfs.copy("a", "b", names=[f"f{i:04}" for i in range(0, 500, 97)])
     have = stored.files("a")
     assert stored.files("b") == {n: have[n] for n in sorted(have)[::97]}
 
@@ -285,7 +285,7 @@ def test_a_sparse_choice_reads_files_one_by_one() -> None:
     "rule", [{"files": 700}, {"size": 200_000}, {"depth": 1}, {"by": "lang"}, {"shards": 3}]
 )
 def test_what_is_split_and_copied_together_is_equal(rule: dict[str, object]) -> None:
-    make("a", columns=COLUMNS)
+    make("a", 2500, columns=COLUMNS)
     stored.change("a", {f"t{i % 2}/x y_{i}": b"t" for i in range(20)})
     made: list[str] = []
     report = winkfs.split("a", "out", made=made.append, **rule)  # type: ignore[arg-type]

@@ -24,6 +24,8 @@ YES = {
     "diff": ["URL", "c"],
     "grep": ["URL", "^7$"],
     "sync": ["URL", "c"],
+    "cp": ["URL", "whole"],
+    "split": ["URL", "part", "--files", "200"],
     "report": ["URL", "--json"],
     "metrics": ["URL"],
     "export": ["URL", "--parquet", "files.parquet"],
@@ -84,6 +86,10 @@ dataset vacuum SET --older-than 0
 dataset repair SET --apply
 pack folder SET --shards 2 --update
 unpack SET out
+cp c SET --prefix more/ --include 0007
+rm SET more/d/0007
+cp SET c whole
+split SET parts --shards 2
 export SET --mds samples
 query SET "select count(*) from files"
 pull SET pulled
