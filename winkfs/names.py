@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 Name = str | bytes | os.PathLike[str]
+Choose = Callable[[str], object]
 Value = TypeVar("Value", bytes, bytes | None)
 MAX_NAME: Final = 65_000  # bytes of a name in a container
 MAX_COMPONENT: Final = 255  # bytes of a name in a directory of the usual filesystems
@@ -173,6 +174,17 @@ def excluder(patterns: Iterable[str]) -> Callable[[str], object] | None:
     if not parts:
         return None
     return re.compile("(?:^|/)(?:" + "|".join(parts) + r")(?:/|\Z)").search
+
+
+def chooser(include: Choose | None, exclude: Choose | None) -> Choose | None:
+    """Return a function that tests whether a name is included and not excluded; None: all are."""
+    if include is None and exclude is None:
+        return None
+
+    def chosen(name: str) -> bool:
+        return (include is None or bool(include(name))) and not (exclude and exclude(name))
+
+    return chosen
 
 
 # --- names as paths below a directory: of mounts, listdir and walk, and unpack ---

@@ -44,7 +44,7 @@ from winkfs.container.table import CTIME, FILLED, MODE_AT, MTIME, NOTHING, OWNER
 from winkfs.dataset.reading import MAX_OPEN, DatasetReading
 from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile
-from winkfs.names import DATA, to_bytes, to_str
+from winkfs.names import DATA, Choose, to_bytes, to_str
 from winkfs.reader import Reader
 from winkfs.registry import find_kind
 from winkfs.tables import table_by_name, tables
@@ -54,7 +54,6 @@ NAMES_AT_ONCE: Final = 512  # contents that are read together
 EXECUTE: Final = 0o100
 NO_OWNER: Final = ATTRS.pack(0, 0, 0)
 Xattrs = Mapping[bytes, bytes]
-Choose = Callable[[str], object]
 Line = Callable[[str], None]
 
 
@@ -409,17 +408,6 @@ def what_is(path: str) -> Literal["store", "tree", "tar"]:
     if found is None and folder:
         return "tree"
     return "tar" if found is None and os.path.isfile(path) else "store"
-
-
-def chooser(include: Choose | None, exclude: Choose | None) -> Choose | None:
-    """Return a function that tests whether a name is included and not excluded; None: all are."""
-    if include is None and exclude is None:
-        return None
-
-    def chosen(name: str) -> bool:
-        return (include is None or bool(include(name))) and not (exclude and exclude(name))
-
-    return chosen
 
 
 class StoreSide:

@@ -1,14 +1,16 @@
-"""Pack: puts a directory tree or a tar file into a container.
+"""Pack: puts a directory tree or an archive into a container.
 
-A new container is built under the name BASE.partial and renamed when it is complete and durable; an
-interrupted pack leaves nothing. An update works in place and keeps the files that were put.
+A new container is built under the name BASE.partial and renamed when it is complete and durable. A
+pack that was stopped leaves nothing or, of a directory, what the same pack goes on from. An update
+works in place and keeps the files that were put.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from array import array
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -39,6 +41,8 @@ from winkfs.archive.items import (
     Notes,
     Ratio,
     Readable,
+    Seen,
+    Some,
     Suspect,
     Unreadable,
 )
@@ -59,10 +63,10 @@ from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.frames import SAMPLE_BYTES, SAMPLE_FILES
 from winkfs.container.ondisk.compressed import FRAME_CONTENT_BYTES, NONE, level_of
-from winkfs.container.ondisk.inode import Attrs
+from winkfs.container.ondisk.inode import INT64, Attrs
 from winkfs.entry import FileType, default_mode
 from winkfs.errors import FileExists, NoSuchFile, NotAllowed
-from winkfs.names import DATA, Name, base_of, excluder, to_bytes, to_str
+from winkfs.names import DATA, Choose, Name, base_of, chooser, excluder, to_bytes, to_str
 from winkfs.remote import refuse_far
 from winkfs.units import CLAMPED
 
@@ -78,6 +82,7 @@ NO_XATTRS: Final = "its extended attributes are left out: a classic container ke
 MAX_SEEN: Final = 200_000  # files of a directory from which a sample is drawn
 PROGRESS_FILES: Final = 256  # files between two calls of `progress`
 Progress = Callable[[int], None]
+Line = Callable[[bytes], None]
 
 
 @dataclass(slots=True)
@@ -91,6 +96,7 @@ class PackReport:
     left_out   devices, sockets and fifos: no container can hold them
     failed     could not be read, are not stored as they are, or changed meanwhile
     clamped    have the nearest time that a file can have, in place of their own
+    resumed    whether it went on from where an earlier one was stopped
     """
 
     files: int = 0
@@ -102,6 +108,17 @@ class PackReport:
     left_out: int = 0
     failed: int = 0
     clamped: int = 0
+    resumed: bool = False
+
+    def add(self, ftype: int, size: int, files: int = 1) -> None:
+        """Count files of a type that were stored, with `size` bytes in all."""
+        if ftype == FileType.DIR:
+            self.directories += files
+        elif ftype == FileType.LINK:
+            self.links += files
+        else:
+            self.files += files
+            self.bytes += size
 
     def count(self, noted: Note) -> None:
         """Count a file that was not packed as it is."""
@@ -123,14 +140,18 @@ def pack(
     checksum: bool = False,
     xattrs: bool = False,
     exclude: Sequence[str] = (),
+    include: Sequence[str] = (),
     names: Iterable[bytes] | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
+    stored: Line | None = None,
+    dry_run: bool = False,
     compress: str | None = None,
     ignore_zeros: bool = False,
     max_ratio: int = MAX_RATIO,
 ) -> PackReport:
-    """Pack a directory, or a tar file (`-`: standard input), into the container `base`.
+    """Pack a directory, or an archive (`-`: a tar file of standard input), into the container
+    `base`.
 
     ao, classic  variant of a new container; ao sorts by mtime, classic keeps no owners and, of
                  modes, only whether a file can be executed
@@ -139,16 +160,22 @@ def pack(
     checksum     compare contents, also of files with unchanged metadata
     xattrs       take all readable extended attributes, not only those called user.*
     exclude      globs of names, of parts of them or of directories, to leave out
+    include      globs as those: pack only these names, and what is below them
     names        pack only these of the directory, without what is below them
     note         called with each file that was not packed as it is
     progress     called with the number of files since the last call
+    stored       called with each name that is stored or updated
+    dry_run      change nothing; the report and `stored` are of what would be stored
     compress     "zstd", "zstd:LEVEL" or "none": see `winkfs.create`; in an update, for new content.
                  None: as the container is set
     ignore_zeros  of a tar file: read on after its end, for archives that were concatenated
     max_ratio    of a tar file: bytes that one byte of it may become, beyond 1 GiB; 0: any number
     raises       FileExistsError; FileNotFoundError; NotADirectoryError; ValueError (names with a
                  tar file); PermissionError (update of an ao container: an older mtime);
-                 FormatError (no tar file); Locked; OSError
+                 FormatError (no archive); Locked; OSError
+
+    A pack of a directory that was killed or stopped leaves BASE.partial once it has stored 256 MiB.
+    The same call goes on from there; one with other options begins anew.
     """
     target = base_of(base)
     refuse_far(target)
@@ -162,19 +189,22 @@ def pack(
     exists = os.path.lexists(target + DATA)
     if exists and not update:
         raise FileExists("the container exists already: add to it with --update", target)
-    ratio = Ratio(max_ratio)
-    reader = _source(os.fspath(source), target, count, xattrs, exclude, names, ignore_zeros, ratio)
+    ratio, where = Ratio(max_ratio), os.fspath(source)
+    no, only = excluder(exclude), excluder(include)
+    reader = _source(where, target, count, xattrs, no, only, names, ignore_zeros, ratio)
     began = now_ns()
-    root = root_of(os.fspath(source), exclude, xattrs=xattrs)
-    whole = root and names is None
+    root = root_of(where, exclude, include, xattrs=xattrs)
+    whole = bool(root) and names is None
+    if dry_run:
+        _try(reader, target if exists else None, root, checksum, report, count, progress, stored)
+        return report
     if exists:
         # If it fails, the files that were put stay; a repeated update continues from there.
         with contextlib.closing(open_container(target, "a")) as container:
             try:
                 _check_variant(container, ao, classic, compress)
-                chosen = Packer(container, report, count, progress, ratio).update(
-                    reader, Mark.of(container, root), checksum=checksum
-                )
+                packer = Packer(container, report, count, progress, ratio, stored=stored)
+                chosen = packer.update(reader, Mark.of(container, root), checksum=checksum)
                 container.save_catalog()
                 if whole and not report.failed and worth_keeping(container, report, chosen):
                     Mark(root, began, 0).keep(container)
@@ -184,15 +214,141 @@ def pack(
                 container.abort()
                 raise
     else:
-        with building(target, ao=ao, classic=classic, compress=compress) as container:
-            if level_of(compress or NONE) and isinstance(reader, Tree) and names is None:
-                left_out, own = excluder(exclude), OwnFiles(target)
-                container.learn(*_samples(os.fspath(source), target, own, left_out))
-            Packer(container, report, count, progress, ratio).run(reader)
+        number = _number(root, compress) if whole and not (ao or classic) else None
+        settings = {"ao": ao, "classic": classic, "compress": compress}
+        with building(target, resumed=_resumed(number), **settings) as container:
+            packer = Packer(container, report, count, progress, ratio, stored=stored)
+            first = Mark.of(container, number or 0)
+            if first.since:
+                report.resumed, began = True, first.since
+                seen = array("Q")
+                packer.update(reader, first._replace(end=INT64), checksum=False, seen=seen.append)
+                _delete_others(container, seen)
+            else:
+                if level_of(compress or NONE) and isinstance(reader, Tree) and names is None:
+                    own = OwnFiles(target)
+                    container.learn(*_samples(where, target, own, no, only))
+                packer.run(reader, None if number is None else Mark(number, began, 0))
             container.save_catalog()
             if whole and not report.failed:
                 Mark(root, began, 0).keep(container)
+            elif container.store.packed:  # the mark of a pack that is not finished
+                container.keep_mark({})
     return report
+
+
+def _number(root: int, compress: str | None) -> int:
+    """Return the number by which BASE.partial is recognised as that of the same pack."""
+    return xxhash.xxh3_64_intdigest(f"{root} {compress}".encode()) >> 1 | 1
+
+
+def _resumed(number: int | None) -> Callable[[Container], bool] | None:
+    """Return a function that tests whether a container is that of the same pack, unfinished."""
+    if number is None:
+        return None
+    return lambda container: container.store.packed.get("PACKROOT") == number
+
+
+def _delete_others(container: Container, seen: array[int]) -> None:
+    """Delete the files whose names do not have one of these hashes."""
+    from winkfs.tables import tables
+
+    there = [name for rows in tables(container) for name in rows.names]
+    hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, there), np.uint64, len(there))
+    for i in np.flatnonzero(~np.isin(hashes, np.array(seen, np.uint64))).tolist():
+        container.delete(there[i])
+
+
+def _try(
+    reader: ChangingItemSource,
+    target: str | None,
+    root: int,
+    checksum: bool,
+    report: PackReport,
+    note: Notes,
+    progress: Progress | None,
+    stored: Line | None,
+) -> None:
+    """Find out what a pack would store, in an update of the container `target`."""
+    if target is None:
+        would_store(reader, None, None, report, note, stored)
+        return
+    with contextlib.closing(open_container(target)) as container:
+        mark = Mark.of(container, root)
+        finder, more = Finder(container, mark.end), progress or (lambda done: None)
+        chosen = Update(finder, mark.since, checksum, not container.ao, lambda name: False, more)
+
+        def same(suspect: Suspect) -> bool:
+            item = suspect.item
+            if suspect.content and not same_content(item, container):
+                return False
+            if not differences(item, container):
+                report.unchanged += 1
+            else:
+                report.updated += 1
+                if stored:
+                    stored(to_bytes(item.name))
+            return True
+
+        with contextlib.closing(finder):
+            would_store(reader, chosen, same, report, note, stored)
+        report.unchanged += chosen.unchanged
+
+
+def would_store(
+    reader: ChangingItemSource,
+    chooser: Chooser | None,
+    same: Callable[[Suspect], bool] | None,
+    report: PackReport,
+    note: Notes,
+    stored: Line | None,
+) -> None:
+    """Count the files that a pack would store.
+
+    chooser  of an update: selects them; None: all
+    same     of an update: returns whether a suspect is not stored again
+    stored   called with their names
+    cost     of a directory no content is read, but that of suspects; an archive is read
+    """
+
+    def count(name: Name, ftype: int, size: int) -> None:
+        report.add(ftype, size)
+        if stored:
+            stored(to_bytes(name))
+
+    def is_same(suspect: Suspect) -> bool:
+        try:
+            return same is not None and same(suspect)
+        except (Unreadable, NoSuchFile):
+            return False
+
+    if isinstance(reader, Tree):
+        for seen in reader.sizes(chooser, is_same):
+            if seen.ftype:
+                count(seen.name, seen.ftype, seen.size)
+            else:
+                note(Note(seen.name, "no file, directory or link: left out", False))
+        return
+    if chooser is None:
+        found: Iterable[Item | Suspect] = reader.items(by_mtime=False)
+    else:
+        found = reader.changed(chooser, by_mtime=False)
+    sizes: dict[bytes, tuple[int, int]] = {}  # of the targets of hard links
+    for one in found:
+        item = one.item if isinstance(one, Suspect) else one
+        try:
+            if isinstance(one, Suspect) and is_same(one):
+                continue
+        finally:
+            if isinstance(item, Large):
+                item.file.close()
+        if isinstance(item, Copy):
+            ftype, size = sizes.get(item.target, (int(FileType.FILE), 0))
+        elif isinstance(item, Large):
+            ftype, size = int(FileType.FILE), item.size
+        else:
+            ftype, size = int(item.ftype), len(item.data)
+        count(item.name, ftype, size)
 
 
 def worth_keeping(container: Container, report: PackReport, chosen: Update) -> bool:
@@ -210,23 +366,31 @@ def _source(
     base: str,
     note: Notes,
     xattrs: bool,
-    exclude: Sequence[str],
+    exclude: Choose | None,
+    include: Choose | None,
     names: Iterable[bytes] | None,
     ignore_zeros: bool,
     ratio: Ratio,
 ) -> ChangingItemSource:
     scratch = scratch_of(base)
     check_names(source, names)
-    left_out = excluder(exclude)
     if source != STDIN and Path(source).is_dir():
-        own = OwnFiles(base)
-        return Tree(source, note, scratch, own=own, xattrs=xattrs, exclude=left_out, names=names)
+        return Tree(
+            source, note, scratch, own=OwnFiles(base), xattrs=xattrs, exclude=exclude,
+            include=include, names=names,
+        )  # fmt: skip
     from winkfs.archive.sources import archive
 
     return archive(
-        source, note, scratch, xattrs=xattrs, exclude=left_out, ignore_zeros=ignore_zeros,
-        ratio=ratio,
+        source, note, scratch, xattrs=xattrs, exclude=left_out(exclude, include),
+        ignore_zeros=ignore_zeros, ratio=ratio,
     )  # fmt: skip
+
+
+def left_out(exclude: Choose | None, include: Choose | None) -> Choose | None:
+    """Return a function that tests whether a name of an archive is left out; None: none is."""
+    wanted = chooser(include, exclude)
+    return None if wanted is None else lambda name: not wanted(name)
 
 
 def scratch_of(base: str) -> str:
@@ -252,7 +416,7 @@ def check_names(source: str, names: object) -> None:
 
 
 def _samples(
-    source: str, base: str, own: OwnFiles, exclude: Callable[[str], object] | None
+    source: str, base: str, own: OwnFiles, exclude: Choose | None, include: Choose | None
 ) -> tuple[list[bytes], int]:
     """Return contents of random files of a directory, and the bytes of all its files, about.
 
@@ -260,7 +424,10 @@ def _samples(
     """
     import random
 
-    tree = partial(Tree, source, lambda noted: None, scratch_of(base), own=own, exclude=exclude)
+    tree = partial(
+        Tree, source, lambda noted: None, scratch_of(base), own=own, exclude=exclude,
+        include=include,
+    )  # fmt: skip
     total, left = 0, SAMPLE_BYTES
     chosen: list[bytes] = []
     rng = random.Random(0)  # a fixed seed, so that equal trees become equal containers
@@ -335,6 +502,7 @@ class Packer:
 
     packers  number of packers that share the memory for waiting items
     names    names of the waiting items of an update
+    stored   called with each name that is stored or updated
     """
 
     def __init__(
@@ -345,6 +513,8 @@ class Packer:
         progress: Progress | None,
         ratio: Ratio | None = None,
         packers: int = 1,
+        *,
+        stored: Line | None = None,
     ) -> None:
         self.container, self.note, self.names = container, note, set[bytes]()
         self._ratio, self._copied = ratio or Ratio(), 0  # bytes of holes and of hard links
@@ -361,10 +531,17 @@ class Packer:
         self._waiting: list[Row] = []
         self._columns: Gatherer | None = None  # takes all files that are not streamed, as columns
         self._unordered = False
-        self._synced: int | None = None  # of an update: bytes up to its last sync
+        self._synced: int | None = None  # bytes up to the last sync; None: there are no such
+        self._unfinished: Mark | None = None  # stored with the first of these
+        self._stored = stored
 
-    def run(self, source: ItemSource) -> None:
-        """Put all items; those put before an error stay. Raises as the source and the container."""
+    def run(self, source: ItemSource, unfinished: Mark | None = None) -> None:
+        """Put all items; those put before an error stay. Raises as the source and the container.
+
+        unfinished  the mark of this pack: after each SYNC_BYTES the container is synced, and has it
+        """
+        if unfinished is not None:
+            self._unfinished, self._synced = unfinished, self.container.stored_bytes
         # A tree has every name once, and the order of its files does not matter.
         self._unordered = isinstance(source, Tree) and not self.container.ao
         items: Generator[Item | Suspect | Block, None, None]
@@ -375,16 +552,24 @@ class Packer:
             items = source.items(by_mtime=self.container.ao)
         put_all(items, [self])
 
-    def update(self, source: ChangingItemSource, mark: Mark, *, checksum: bool) -> Update:
+    def update(
+        self,
+        source: ChangingItemSource,
+        mark: Mark,
+        *,
+        checksum: bool,
+        seen: Callable[[int], None] | None = None,
+    ) -> Update:
         """Store what is new or has changed -> the Update that selected it.
 
+        seen    called with the hash of each name of the source
         raises  as `run`
         """
         finder, ao = Finder(self.container, mark.end), self.container.ao
         again = self.names.__contains__
         chosen = Update(finder, mark.since, checksum, not ao, again, self._progress)
         with contextlib.closing(finder):
-            self.put_chosen(source, chosen)
+            self.put_chosen(source, chosen if seen is None else _Seeing(chosen, seen))
         self._report.unchanged += chosen.unchanged
         return chosen
 
@@ -407,6 +592,23 @@ class Packer:
             self._add(self._kept(item))
         else:
             self._stream(item, home or self.container)
+        if self._synced is not None:
+            self._sync()
+        if self._stored is not None:
+            for name in item.names if isinstance(item, Block) else [to_bytes(item.name)]:
+                self._stored(name)
+
+    def _sync(self) -> None:
+        """Sync if much was stored since the last sync."""
+        assert self._synced is not None
+        if self.container.stored_bytes - self._synced <= SYNC_BYTES:
+            return
+        if self._unfinished is None:
+            self.container.sync()
+        else:
+            self._unfinished.keep(self.container)
+            self._unfinished = None
+        self._synced = self.container.stored_bytes
 
     def _block(self, block: Block) -> None:
         assert self._columns is not None
@@ -447,9 +649,6 @@ class Packer:
         if rows:
             self.container.put_rows(rows)
         self.names.clear()
-        if self._synced is not None and self.container.stored_bytes - self._synced > SYNC_BYTES:
-            self.container.sync()
-            self._synced = self.container.stored_bytes
 
     def end(self) -> None:
         """Put the waiting files, and report the rest of the progress."""
@@ -474,6 +673,8 @@ class Packer:
         else:
             self._change(name, metadata_of(item), changed)
             self._report.updated += 1
+            if self._stored is not None:
+                self._stored(name)
         return True
 
     def _change(self, name: bytes, meta: Meta, changed: set[str]) -> None:
@@ -490,14 +691,7 @@ class Packer:
 
     def _count(self, ftype: int, size: int, files: int = 1) -> None:
         """Count files of a type, with `size` bytes in all."""
-        report = self._report
-        if ftype == FileType.DIR:
-            report.directories += files
-        elif ftype == FileType.LINK:
-            report.links += files
-        else:
-            report.files += files
-            report.bytes += size
+        self._report.add(ftype, size, files)
         before = self._done // PROGRESS_FILES
         self._done += files
         if steps := self._done // PROGRESS_FILES - before:
@@ -560,6 +754,22 @@ class Packer:
         if self._attrs and (xattrs or not plain):
             return row
         return Row(name, data, mtime_ns, ftype)
+
+
+class _Seeing:
+    """A Chooser that also passes on the hashes of all names."""
+
+    def __init__(self, chooser: Chooser, seen: Callable[[int], None]) -> None:
+        self._chooser, self._seen = chooser, seen
+
+    def choose(
+        self, files: Iterable[tuple[Some, Seen]]
+    ) -> Iterator[tuple[Some, Seen, bool | None]]:
+        return self._chooser.choose(map(self._pass, files))
+
+    def _pass(self, one: tuple[Some, Seen]) -> tuple[Some, Seen]:
+        self._seen(xxhash.xxh3_64_intdigest(one[1].name))
+        return one
 
 
 def packer_of(packers: Sequence[Packer], name: Name) -> Packer:
@@ -650,8 +860,10 @@ def _is_odd(row: Row) -> bool:
     return not row.data or row.mode is not None
 
 
-def root_of(source: str, exclude: Sequence[str], *, xattrs: bool) -> int:
-    """Return the number by which a mark identifies a directory and the options; 0 for a tar file.
+def root_of(
+    source: str, exclude: Sequence[str], include: Sequence[str] = (), *, xattrs: bool
+) -> int:
+    """Return the number by which a mark identifies a directory and the options; 0 for an archive.
 
     raises  OSError
     """
@@ -659,4 +871,5 @@ def root_of(source: str, exclude: Sequence[str], *, xattrs: bool) -> int:
         return 0
     parts = [os.path.realpath(os.fsencode(source)), b"%d" % os.stat(source).st_ino]
     parts += [b"%d" % xattrs, *map(to_bytes, sorted(exclude))]
+    parts += [b"\0" + to_bytes(pattern) for pattern in sorted(include)]
     return xxhash.xxh3_64_intdigest(b"\0".join(parts)) >> 1

@@ -18,13 +18,11 @@ import numpy as np
 from winkformats.errors import FormatError
 from winkfs.archive.compare import (
     Change,
-    Choose,
     Comparison,
     Side,
     StoreSide,
     TarSide,
     TreeSide,
-    chooser,
     what_is,
 )
 from winkfs.archive.items import (
@@ -52,7 +50,7 @@ from winkfs.container.ondisk.inode import INT64
 from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
-from winkfs.names import DATA, base_of, excluder
+from winkfs.names import DATA, Choose, base_of, chooser, excluder
 from winkfs.reader import Reader
 from winkfs.registry import open_silently
 from winkfs.remote import refuse_far
@@ -96,8 +94,7 @@ class Options:
 
     def root(self, source: str) -> int:
         """Return the number of the source for the mark of the container: see `pack.root_of`."""
-        left_out = [*self.exclude, *("\0" + pattern for pattern in self.include)]
-        return root_of(source, left_out, xattrs=self.xattrs)
+        return root_of(source, self.exclude, self.include, xattrs=self.xattrs)
 
 
 def sync(

@@ -53,6 +53,7 @@ from winkfs.names import (
     PARTIAL,
     SUFFIXES,
     TEMPORARIES,
+    Choose,
     path_fault,
     to_str,
 )
@@ -132,6 +133,7 @@ class Tree:
     own         files to leave out silently
     xattrs      take all extended attributes, not only those called user.*
     exclude     names to leave out, with all below them
+    include     take only these; directories above them are not taken
     names       take only these, in the order given, and nothing below a directory among them
     scratch     a directory for temporary files
     raises      OSError if the root is not a readable directory
@@ -145,7 +147,8 @@ class Tree:
         *,
         own: OwnFiles | OwnFolder | None = None,
         xattrs: bool = False,
-        exclude: Callable[[str], object] | None = None,
+        exclude: Choose | None = None,
+        include: Choose | None = None,
         names: Iterable[bytes] | None = None,
     ) -> None:
         self._root = os.fspath(root)
@@ -154,7 +157,7 @@ class Tree:
         self._own = own
         self._xattrs = XAttrs(everything=xattrs)
         self._read_once = ReadOnce()
-        self._exclude = exclude
+        self._exclude, self._include = exclude, include
         self._names = names
 
     def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
@@ -278,7 +281,7 @@ class Tree:
 
     def _walk(self, root: int, leave: Callable[[int], None]) -> Generator[Found, None, None]:
         stack = [(root, b"", self._entries(root, b"."))]
-        exclude = self._exclude
+        exclude, include = self._exclude, self._include
         left_out = (self._own.prefix if self._own else NO_NAME, UNFINISHED_START)
         try:
             while stack:
@@ -290,7 +293,8 @@ class Tree:
                         name, short, fd, kind
                     ):
                         continue
-                    yield Found(short, fd, name, kind)
+                    if include is None or include(to_str(name)):
+                        yield Found(short, fd, name, kind)
                     if kind == DIR and (below := self._enter(name, short, fd)) is not None:
                         stack.append((below, name + b"/", self._entries(below, name)))
                         break
@@ -342,7 +346,8 @@ class Tree:
             except OSError as error:
                 self._failed(name, error)
                 continue
-            if not self._leave_out(name, name, root, kind):
+            wanted = self._include is None or self._include(to_str(name))
+            if wanted and not self._leave_out(name, name, root, kind):
                 yield Found(name, root, name, kind)
 
     def _leave_out(self, name: bytes, path: bytes, fd: int, kind: bytes) -> bool:
@@ -513,10 +518,13 @@ class WatchedFile:
             self._note(Note(self._name, CHANGED, True))
 
 
-def listed_names(file: IO[bytes]) -> Iterator[bytes]:
-    """Yield the names in a list: one a line, or each ended by NUL, as by `find -print0`."""
+def listed_names(file: IO[bytes], *, null: bool = False) -> Iterator[bytes]:
+    """Yield the names in a list: one a line, or each ended by NUL, as by `find -print0`.
+
+    null    each is ended by NUL; otherwise if there is one in the first 64 KiB
+    """
     data = file.read(NAMES_BYTES)
-    end = b"\0" if b"\0" in data else b"\n"
+    end = b"\0" if null or b"\0" in data else b"\n"
     rest = b""
     while data:
         *whole, rest = (rest + data).split(end)

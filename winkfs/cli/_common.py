@@ -396,13 +396,15 @@ def shown(name: str) -> bytes:
     return to_bytes(name)
 
 
-def names_from(path: str | None, stack: contextlib.ExitStack) -> Iterator[bytes] | None:
+def names_from(
+    path: str | None, stack: contextlib.ExitStack, *, null: bool = False
+) -> Iterator[bytes] | None:
     """Return the names in a list of --files-from, - for standard input; None without one."""
     from winkfs.archive.tree import listed_names
 
     if path is None:
         return None
-    return listed_names(stack.enter_context(click.open_file(path, "rb")))
+    return listed_names(stack.enter_context(click.open_file(path, "rb")), null=null)
 
 
 # --- facts ---

@@ -24,8 +24,9 @@ from winkfs.names import excluder, to_str
 from winkfs.units import size_text
 
 if TYPE_CHECKING:
-    from winkfs.archive.compare import Change, Choose, Side, Totals
+    from winkfs.archive.compare import Change, Side, Totals
     from winkfs.archive.items import Note
+    from winkfs.names import Choose
 
 SIGNS: Final = {"+": "added", "-": "removed", "M": "modified", "T": "type"}
 RANGE: Final = ".."
@@ -81,7 +82,8 @@ def diff(
     that have any. The exit status is 0 if both are equal, 1 if they differ, or if something is
     damaged or cannot be read, which is reported.
     """
-    from winkfs.archive.compare import Comparison, chooser
+    from winkfs.archive.compare import Comparison
+    from winkfs.names import chooser
 
     first, second = _generations(as_of)
     if b is None and first == second:

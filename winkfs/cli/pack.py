@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,10 +23,11 @@ from winkfs.cli._common import (
     emit,
     glob_text,
     names_from,
+    shown,
     summary,
     warn,
 )
-from winkfs.names import to_str
+from winkfs.names import DATA, PARTIAL, base_of, to_str
 from winkfs.registry import kind_of
 from winkfs.units import CLAMPED
 
@@ -53,10 +56,15 @@ COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
     help="Exclude matching names and everything below them, at any depth, like tar.",
 )  # fmt: skip
 @click.option(
+    "--include", multiple=True, metavar="PATTERN",
+    help="Pack only matching names and everything below them, at any depth.",
+)  # fmt: skip
+@click.option(
     "--files-from", metavar="FILE",
     help="Pack only the names listed in FILE (- for standard input), relative to DIR, one per line "
     "or terminated by NUL; for a directory only its own entry.",
 )  # fmt: skip
+@click.option("-0", "--null", is_flag=True, help="The names of --files-from are ended by NUL.")
 @click.option(
     "--shards", type=click.IntRange(1), metavar="N",
     help="Make a data set: a folder BASE of N containers, written by parallel processes.",
@@ -75,6 +83,8 @@ COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
     help="Write what was not stored unchanged to FILE, one JSON object per line.",
 )  # fmt: skip
 @COMPRESS
+@click.option("-n", "--dry-run", is_flag=True, help="Store nothing; print what would be stored.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the name of each file that is stored.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def pack(
@@ -85,13 +95,17 @@ def pack(
     update: bool,
     checksum: bool,
     exclude: tuple[str, ...],
+    include: tuple[str, ...],
     files_from: str | None,
+    null: bool,
     shards: int | None,
     xattrs: bool,
     ignore_zeros: bool,
     max_ratio: int,
     bad_list: str | None,
     compress: str | None,
+    dry_run: bool,
+    verbose: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
@@ -108,7 +122,9 @@ def pack(
     damaged; of a truncated tar file, all complete members are packed. The files of BASE itself are
     skipped. Times outside the years 1677 to 2262 become the nearest time inside.
 
-    A new container is written as BASE.partial and renamed when it is complete. With --update the
+    A new container is written as BASE.partial and renamed when it is complete. If the pack of a
+    directory is stopped after the first 256 MiB, the same command goes on from there; with other
+    options, --ao, --classic, --files-from or --shards it begins anew. With --update the
     container is changed in place; an append-only one accepts no file older than its last. A data
     set gets all files in one commit; with --update in new shards.
 
@@ -117,6 +133,8 @@ def pack(
     attributes changed, no content is stored again. An ARCHIVE has no ctimes: to detect a change
     that keeps size and mtime, use --checksum. Files removed from DIR stay in BASE: see `rm`.
     """
+    if null and files_from is None:
+        raise click.UsageError("--null goes with --files-from")
     if checksum and not update:
         raise click.UsageError("--checksum goes with --update")
     if source == STDIN and files_from == STDIN:
@@ -142,24 +160,44 @@ def pack(
             if noted.failed:
                 bad({"where": where} | reason)
 
-        names = names_from(files_from, stack)
-        left_out = [glob_text(pattern) for pattern in exclude]
+        def stored(name: bytes) -> None:
+            sys.stdout.buffer.write(shown(to_str(name)) + b"\n")
+
+        names = names_from(files_from, stack, null=null)
+        listed = stored if (verbose or dry_run) and not as_json else None
+        stack.push(_left_for_later(base))
         report = winkfs.pack(
             source, base, shards=shards, ao=ao, classic=classic, update=update, checksum=checksum,
-            xattrs=xattrs, exclude=left_out, names=names, note=note, progress=bar,
-            compress=compress, ignore_zeros=ignore_zeros, max_ratio=max_ratio,
+            xattrs=xattrs, exclude=list(map(glob_text, exclude)),
+            include=list(map(glob_text, include)), names=names, note=note, progress=bar,
+            stored=listed, dry_run=dry_run, compress=compress, ignore_zeros=ignore_zeros,
+            max_ratio=max_ratio,
         )  # fmt: skip
     if report.failed:
         one = report.failed == 1
         what = "1 file is" if one else f"{report.failed:,} files are"
         more = "" if bad_list else f": --bad-list FILE lists {'it' if one else 'them'}"
         warn(f"{where}: {what} not packed, or not as {'it was' if one else 'they were'}{more}")
-    if sys.stderr.isatty() and not quiet:
+    if report.resumed and not quiet:
+        warn(f"{base}: went on with what an earlier run had stored")
+    if sys.stderr.isatty() and not quiet and not dry_run:
         warn(_summary(report, time.monotonic() - began))
     if as_json:
         counts = {name: getattr(report, name) for name in (*COUNTS, "updated", "unchanged")}
         emit({"base": base, **counts, **noted_files})
     return 1 if report.failed else 0
+
+
+def _left_for_later(base: str) -> Callable[..., None]:
+    """Return the exit of a `with` block that reports what a signal has left of a pack."""
+
+    def leave(kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and not issubclass(kind, Exception):
+            left = base_of(base) + PARTIAL
+            if os.path.exists(left + DATA):
+                warn(f"{left}: what is stored until now: the same command goes on with it")
+
+    return leave
 
 
 def _summary(report: PackReport, seconds: float) -> str:

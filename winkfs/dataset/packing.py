@@ -12,16 +12,19 @@ import os
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from winkformats.disk.paths import locate
 from winkformats.disk.schemes import is_far
+from winkformats.disk.storage import Directory
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     MAX_RATIO,
+    ChangingItemSource,
     Copy,
     Note,
     Notes,
@@ -30,13 +33,16 @@ from winkfs.archive.items import (
     Suspect,
 )
 from winkfs.archive.pack import (
+    Line,
     Packer,
     PackReport,
     check_names,
+    left_out,
     packer_of,
     put_all,
     root_of,
     scratch_of,
+    would_store,
 )
 from winkfs.archive.sources import archive
 from winkfs.archive.tree import OwnFolder, Tree, listed_names
@@ -49,13 +55,14 @@ from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.transaction import Transaction, begun
 from winkfs.dataset.workers import Send, in_processes
-from winkfs.errors import FileExists, NoSuchFile
-from winkfs.names import excluder, to_bytes
+from winkfs.errors import FileExists, Locked, NoSuchFile
+from winkfs.names import PARTIAL, Choose, excluder, to_bytes
 
 PARALLEL: Final = 32 << 20  # bytes from which several processes pack
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do
 SIZE: Final = struct.Struct(">q")
 MAX_SEARCHED: Final = 1000  # generations searched for the last one that packed the tree
+INSIDE, MAKING = "set", "lock"  # in ROOT.partial: a new data set; what is locked meanwhile
 PACKED: Final = "packed"  # key in the metrics of such a generation
 PER_FILE: Final = 256  # approximate bytes of a file beside its content
 Progress = Callable[[int], None]
@@ -72,9 +79,12 @@ def pack_shards(
     checksum: bool = False,
     xattrs: bool = False,
     exclude: Sequence[str] = (),
+    include: Sequence[str] = (),
     names: Iterable[bytes] | None = None,
     note: Notes | None = None,
     progress: Progress | None = None,
+    stored: Line | None = None,
+    dry_run: bool = False,
     compress: str | None = None,
     ignore_zeros: bool = False,
     max_ratio: int = MAX_RATIO,
@@ -82,6 +92,9 @@ def pack_shards(
     """Pack a directory, or a tar file (`-`: standard input), into a data set: see `pack.pack`.
 
     shards    most containers
+    include   globs: pack only these names, and what is below them
+    stored    called with each name that is stored
+    dry_run   change nothing; the report and `stored` are of what would be stored
     update    store only files that are missing or different in the existing data set, in new
               shards; without such files no generation is made
     compress  see `winkfs.create`; None: as the last compressed shard
@@ -108,20 +121,47 @@ def pack_shards(
             if progress:
                 progress(done)
 
-    began, tree = now_ns(), root_of(where, exclude, xattrs=xattrs)
+    began, tree = now_ns(), root_of(where, exclude, include, xattrs=xattrs)
     with contextlib.ExitStack() as stack:
-        if not is_dataset(path):
-            stack.push(_discarding(path))
+        new = not is_dataset(path)
+        if new and not dry_run:
+            path = stack.enter_context(_unpublished(path))
         changes = None
-        if update and is_dataset(path):
+        if update and not new:
             old = stack.enter_context(open_dataset(path))
             changes = _Changes(old, tree, more, checksum=checksum)
             stack.callback(changes.close)
+        no, only = excluder(exclude), excluder(include)
+        ratio = Ratio(max_ratio)
+        if dry_run:
+            reader: ChangingItemSource
+            if tree:
+                own = None if new else OwnFolder(path)
+                reader = Tree(
+                    where, count, scratch_of(path), own=own, xattrs=xattrs, exclude=no,
+                    include=only, names=names,
+                )  # fmt: skip
+            else:
+                reader = archive(
+                    where, count, scratch_of(path), xattrs=xattrs, exclude=left_out(no, only),
+                    ignore_zeros=ignore_zeros, ratio=ratio,
+                )  # fmt: skip
+            update_ = None if changes is None else changes.update
+            same = None if changes is None else changes.same
+            would_store(reader, update_, same, report, count, stored)
+            report.unchanged += 0 if update_ is None else update_.unchanged
+            return report
+
+        def listed(name: bytes) -> None:
+            with lock:
+                if stored:
+                    stored(name)
+
         transaction = stack.enter_context(begun(path))
         settings = {"ao": ao, "compress": compress}
         job = _Job(
-            transaction, where, settings, xattrs, list(exclude), report, count, more,
-            ignore_zeros, Ratio(max_ratio),
+            transaction, where, settings, xattrs, no, only, report, count, more,
+            ignore_zeros, ratio, listed if stored else None,
         )  # fmt: skip
         if tree:
             records = _pack_tree(job, shards, names, changes)
@@ -139,15 +179,60 @@ def pack_shards(
     return report
 
 
-def _discarding(root: str) -> Callable[..., None]:
-    """Return the exit of a `with` block that removes a new data set if the block raised."""
-    folder = not is_far(root) and not os.path.lexists(root)
+@contextlib.contextmanager
+def _unpublished(root: str) -> Iterator[str]:
+    """Yield the folder in which a new data set is made: ROOT.partial/set, which becomes ROOT at the
+    end. ROOT.partial is removed then, and if the block raises; one that a killed run has left is
+    replaced.
 
-    def leave(kind: object, *_: object) -> None:
-        if kind is not None:
+    A data set at a URL, or in a folder that has other files, is made in its place.
+    raises  Locked; FileExists
+    """
+    if is_far(root) or (os.path.lexists(root) and not _is_empty(root)):
+        folder = not is_far(root) and not os.path.lexists(root)
+        try:
+            yield root
+        except BaseException:
             discard_empty(root, folder=folder)
+            raise
+        return
+    directory, name = locate(root)
+    partial = name + PARTIAL
+    _remove_left(directory, partial, root)
+    with contextlib.ExitStack() as stack:
+        directory.mkdir(partial)
+        stack.callback(directory.remove_tree, partial)
+        made = stack.enter_context(directory.subdirectory(partial))
+        made.create_new(MAKING).close()
+        lock = made.lock(MAKING)
+        if lock is None:
+            raise Locked("another pack makes it", root)
+        try:
+            yield f"{root}{PARTIAL}/{INSIDE}"
+            directory.rename(f"{partial}/{INSIDE}", name)
+        finally:
+            lock.release()
+    directory.sync()
 
-    return leave
+
+def _is_empty(path: str) -> bool:
+    return os.path.isdir(path) and not os.listdir(path)
+
+
+def _remove_left(directory: Directory, partial: str, root: str) -> None:
+    """Remove what a killed run has left. Raises Locked, FileExists."""
+    if directory.info(partial) is None:
+        return
+    with directory.subdirectory(partial) as folder:
+        entries = folder.list()
+        if entries and MAKING not in entries:
+            raise FileExists("no data set that a pack has left: remove it", root + PARTIAL)
+        lock = folder.lock(MAKING) if entries else None
+        if entries and lock is None:
+            raise Locked("another pack makes it", root)
+        if lock is not None:
+            lock.release()
+    directory.remove_tree(partial)
 
 
 class _Changes:
@@ -220,17 +305,20 @@ class _Job:
     source: str
     settings: dict[str, Any]
     xattrs: bool
-    exclude: list[str]
+    exclude: Choose | None
+    include: Choose | None
     report: PackReport
     note: Notes
     progress: Progress
     ignore_zeros: bool
     ratio: Ratio
+    stored: Line | None
 
     @property
     def own(self) -> str:
         """The folder that the job writes to, which is not packed."""
-        return self.transaction.scratch if self.transaction.far else self.transaction.root
+        root = self.transaction.scratch if self.transaction.far else self.transaction.root
+        return root.removesuffix("/" + INSIDE) if root.endswith(f"{PARTIAL}/{INSIDE}") else root
 
 
 # --- a directory ---
@@ -242,7 +330,7 @@ def _pack_tree(
     with tempfile.TemporaryDirectory(prefix="winkfs-pack-", dir=job.transaction.scratch) as scratch:
         tree = Tree(
             job.source, job.note, scratch, own=OwnFolder(job.own),
-            exclude=excluder(job.exclude), names=names,
+            exclude=job.exclude, include=job.include, names=names,
         )  # fmt: skip
         files = tree.sizes() if changes is None else tree.sizes(changes.update, changes.same)
         lists = split(files, shards, scratch, ao=job.settings["ao"])
@@ -290,18 +378,20 @@ def _pack_list(job: _Job, names: str, number: int) -> ShardRecord:
         names_in = listed_names(file)
         tree = Tree(job.source, job.note, scratch, xattrs=job.xattrs, names=names_in)
         with ShardWriter(job.transaction, f"{number:05}", **job.settings) as writer:
-            Packer(writer.container, job.report, job.note, job.progress).run(tree)
+            Packer(writer.container, job.report, job.note, job.progress, stored=job.stored).run(
+                tree
+            )
             return writer.finish()
 
 
 def _pack_unit(common: tuple[Any, ...], unit: tuple[int, str], send: Send) -> _Packed:
     """Pack a list of names in a process of its own."""
-    transaction, source, settings, xattrs = common
+    transaction, source, settings, xattrs, listed = common
     report = PackReport()
     job = _Job(
-        transaction, source, settings, xattrs, [], report,
+        transaction, source, settings, xattrs, None, None, report,
         lambda noted: send("note", tuple(noted)), lambda done: send("progress", done), False,
-        Ratio(),
+        Ratio(), (lambda name: send("stored", name)) if listed else None,
     )  # fmt: skip
     return _pack_list(job, unit[1], unit[0]), report
 
@@ -312,10 +402,13 @@ def _in_processes(job: _Job, units: list[tuple[int, str]]) -> list[ShardRecord]:
     def heard(kind: str, value: Any) -> None:
         if kind == "note":
             job.note(Note(*value))
+        elif kind == "stored":
+            if job.stored:
+                job.stored(value)
         else:
             job.progress(value)
 
-    common = job.transaction, job.source, job.settings, job.xattrs
+    common = job.transaction, job.source, job.settings, job.xattrs, job.stored is not None
     found = in_processes(_pack_unit, common, units, os.cpu_count() or 1, heard)
     for _, report in found:
         for name in ("files", "directories", "links", "bytes"):
@@ -329,7 +422,7 @@ def _in_processes(job: _Job, units: list[tuple[int, str]]) -> list[ShardRecord]:
 def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[ShardRecord]:
     source = archive(
         job.source, job.note, scratch_of(job.transaction.root), xattrs=job.xattrs,
-        exclude=excluder(job.exclude), ignore_zeros=job.ignore_zeros, ratio=job.ratio,
+        exclude=left_out(job.exclude, job.include), ignore_zeros=job.ignore_zeros, ratio=job.ratio,
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         writers = [
@@ -337,7 +430,15 @@ def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[Shard
             for number in range(shards)
         ]
         packers = [
-            Packer(writer.container, job.report, job.note, job.progress, job.ratio, shards)
+            Packer(
+                writer.container,
+                job.report,
+                job.note,
+                job.progress,
+                job.ratio,
+                shards,
+                stored=job.stored,
+            )
             for writer in writers
         ]
         if changes is None:

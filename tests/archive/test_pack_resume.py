@@ -1,0 +1,199 @@
+"""pack: the same command goes on after a kill or a signal; --shards leaves nothing under the name."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import Run
+from commands import run as run
+from trees import snapshot
+
+import winkfs
+from winkfs.archive import pack as module
+from winkfs.archive.pack import pack
+from winkfs.archive.unpack import unpack
+
+SYNC_BYTES = 1 << 20
+FILES = 40
+PROGRAM = f"""
+import os, sys
+from winkfs.__main__ import main
+from winkfs.archive import pack
+pack.SYNC_BYTES = {SYNC_BYTES}
+last, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+put, count = pack.Packer._sync, 0
+def counted(packer):
+    global count
+    put(packer)
+    count += 1
+    if count == last:
+        os.kill(os.getpid(), number)
+pack.Packer._sync = counted
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    for folder in "abcd":
+        (root / folder).mkdir(parents=True)
+        for i in range(FILES // 4):
+            (root / folder / f"{i}").write_bytes(os.fsencode(f"{folder}{i}") * 60_000)
+    (root / "big").write_bytes(b"big" * 700_000)
+    (root / "link").symlink_to("a/1")
+    return root
+
+
+def stopped(moment: int, number: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that a signal stops at a moment."""
+    command = [sys.executable, "-c", PROGRAM, str(moment), str(number), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
+
+
+def check(base: Path, source: Path, out: Path) -> None:
+    """Compare a container with the tree, and check its files."""
+    assert winkfs.verify(base).problems == []
+    unpack(base, out, same_permissions=True)
+    assert snapshot(out) == snapshot(source)
+    assert not list(base.parent.glob("*.partial*"))
+
+
+def change(source: Path) -> None:
+    """Change the tree: files removed, added, and changed without a new size or mtime."""
+    (source / "a/0").unlink()
+    (source / "b").rename(source / "e")
+    before = (source / "a/1").stat().st_mtime_ns
+    data = bytearray((source / "a/1").read_bytes())
+    data[5] ^= 1
+    (source / "a/1").write_bytes(data)
+    os.utime(source / "a/1", ns=(before, before))
+    (source / "new").write_bytes(b"new")
+    (source / "link").unlink()
+    (source / "link").mkdir()
+
+
+@pytest.mark.parametrize("moment", [2, 4, 6, 7])
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("compress", [None, "zstd"])
+def test_a_killed_pack_goes_on(
+    tmp_path: Path, source: Path, moment: int, changed: bool, compress: str | None
+) -> None:
+    if compress:
+        moment *= 3
+    options: dict[str, Any] = {"compress": compress}
+    more = ["--compress", compress] if compress else []
+    base = tmp_path / "c"
+    done = stopped(moment, signal.SIGKILL, "pack", *more, source, base)
+    assert done.returncode == -signal.SIGKILL and not (tmp_path / "c.data").exists()
+    if changed:
+        change(source)
+    report = pack(source, base, **options)
+    assert report.resumed == ((tmp_path / "c.data").exists() and moment >= 0) or not report.resumed
+    check(base, source, tmp_path / "out")
+    again = pack(source, base, update=True)
+    assert again.files == again.updated == 0 or changed
+
+
+def test_only_what_is_missing_is_stored(tmp_path: Path, source: Path) -> None:
+    stopped(6, signal.SIGKILL, "pack", source, tmp_path / "c")
+    report = pack(source, tmp_path / "c")
+    assert report.resumed and report.unchanged > 10 and report.files < FILES - 10
+    check(tmp_path / "c", source, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"exclude": ["a"]}, {"include": ["b"]}, {"xattrs": True}, {"compress": "zstd"}, {"ao": True}],
+)
+def test_with_other_options_it_begins_anew(
+    tmp_path: Path, source: Path, options: dict[str, Any]
+) -> None:
+    stopped(6, signal.SIGKILL, "pack", source, tmp_path / "c")
+    assert (tmp_path / "c.partial.data").exists()
+    report = pack(source, tmp_path / "c", **options)
+    assert not report.resumed and report.unchanged == 0
+    pack(source, tmp_path / "new", **options)
+    with winkfs.open(tmp_path / "c") as c, winkfs.open(tmp_path / "new") as new:
+        assert sorted(c) == sorted(new)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_leaves_it_to_be_continued(
+    tmp_path: Path, source: Path, run: Run, number: int
+) -> None:
+    done = stopped(6, number, "pack", source, tmp_path / "c")
+    assert done.returncode == 128 + number and "goes on with it" in done.stderr
+    assert (tmp_path / "c.partial.data").exists()
+    again = run("pack", source, tmp_path / "c")
+    assert again.status == 0 and "went on" in again.err
+    check(tmp_path / "c", source, tmp_path / "out")
+
+
+def test_a_signal_before_the_first_sync_leaves_nothing(tmp_path: Path, source: Path) -> None:
+    done = stopped(1, signal.SIGINT, "pack", source, tmp_path / "c")
+    assert done.returncode == 130 and not list(tmp_path.glob("c*"))
+
+
+def test_an_error_removes_it(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(packer: module.Packer) -> None:
+        raise OSError(28, "No space left on device")
+
+    stopped(6, signal.SIGKILL, "pack", source, tmp_path / "c")
+    (source / "zzz").write_bytes(b"1")
+    monkeypatch.setattr(module.Packer, "flush", fail)
+    with pytest.raises(OSError, match="No space"):
+        pack(source, tmp_path / "c")
+    assert not list(tmp_path.glob("c*"))
+
+
+def test_a_damaged_rest_is_replaced(tmp_path: Path, source: Path) -> None:
+    stopped(6, signal.SIGKILL, "pack", source, tmp_path / "c")
+    data = bytearray((tmp_path / "c.partial.data").read_bytes())
+    data[:200] = bytes(200)
+    (tmp_path / "c.partial.data").write_bytes(data)
+    assert not pack(source, tmp_path / "c").resumed
+    check(tmp_path / "c", source, tmp_path / "out")
+
+
+SHARDS = """
+import os, sys
+from winkfs.__main__ import main
+from winkfs.dataset import packing, transaction
+name = sys.argv.pop(1)
+owner = transaction.Transaction if name == "commit" else packing
+real = getattr(owner, name)
+def killed(*args, **kwargs):
+    os.kill(os.getpid(), 9)
+setattr(owner, name, killed)
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("where", ["begun", "_pack_list", "commit"])
+def test_killed_shards_leave_nothing_under_the_name(
+    tmp_path: Path, source: Path, where: str
+) -> None:
+    target = tmp_path / "set"
+    command = [sys.executable, "-c", SHARDS, where, "pack", "--shards", "2", source, target]
+    done = subprocess.run(command, env=os.environ, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert not target.exists() and (tmp_path / "set.partial").exists()
+    assert winkfs.pack(source, target, shards=2).files == FILES + 1
+    assert not (tmp_path / "set.partial").exists() and winkfs.verify(target).problems == []
+    with winkfs.open(target) as found:
+        assert len(found) == FILES + 6
+
+
+def test_a_folder_of_others_beside_is_not_removed(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "set.partial").mkdir()
+    (tmp_path / "set.partial/mine").write_bytes(b"1")
+    with pytest.raises(FileExistsError, match=r"set\.partial"):
+        winkfs.pack(source, tmp_path / "set", shards=2)
+    assert (tmp_path / "set.partial/mine").exists()
