@@ -216,7 +216,7 @@ def _unpublished(root: str) -> Iterator[str]:
 
 
 def _is_empty(path: str) -> bool:
-    return os.path.isdir(path) and not os.listdir(path)
+    return not os.path.islink(path) and os.path.isdir(path) and not os.listdir(path)
 
 
 def _remove_left(directory: Directory, partial: str, root: str) -> None:
