@@ -26,7 +26,7 @@ PROGRAM = f"""
 import os, sys
 from winkfs.__main__ import main
 from winkfs.archive import pack
-pack.SYNC_BYTES = {SYNC_BYTES}
+pack.SYNC_BYTES, pack.BATCH_BYTES = {SYNC_BYTES}, pack.SMALL_BATCH_BYTES
 last, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 put, count = pack.Packer._sync, 0
 def counted(packer):

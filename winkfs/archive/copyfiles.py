@@ -19,7 +19,7 @@ import numpy as np
 
 from winkformats.arrays import Bools, Int64, among
 from winkformats.errors import CorruptError
-from winkfs.archive.compare import Comparison, StoreSide, Xattrs, chooser, pairs
+from winkfs.archive.compare import Comparison, StoreSide, Xattrs, pairs
 from winkfs.archive.items import Note, Notes
 from winkfs.container.building import building
 from winkfs.container.container import Container
@@ -34,7 +34,7 @@ from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import begun
 from winkfs.errors import NotAllowed, Refusal
-from winkfs.names import DATA, Name, base_of, excluder, to_bytes, to_str
+from winkfs.names import DATA, Name, base_of, chooser, excluder, to_bytes, to_str
 from winkfs.reader import Reader
 from winkfs.registry import kind_of
 from winkfs.remote import refuse_far

@@ -41,7 +41,8 @@ def building(
         if container is None:
             _remove(partial)
         failed.callback(_remove, partial)
-        container = container or create(partial, **options)
+        if container is None:
+            container = create(partial, **options)
         try:
             yield container
         except BaseException as error:
