@@ -22,22 +22,21 @@ from winkfs.archive.unpack import unpack
 
 SYNC_BYTES = 1 << 20
 FILES = 40
+HALF = 4 << 20
 PROGRAM = f"""
 import os, sys
 from winkfs.__main__ import main
 from winkfs.archive import pack
 pack.SYNC_BYTES, pack.BATCH_BYTES = {SYNC_BYTES}, pack.SMALL_BATCH_BYTES
 last, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-put, count = pack.Packer._sync, 0
-def counted(packer):
-    global count
-    if count + 1 == -last:
+sync = pack.Packer._sync
+def watched(packer):
+    if not last:
         os.kill(os.getpid(), number)
-    put(packer)
-    count += 1
-    if count == last:
+    sync(packer)
+    if packer.container.stored_bytes >= last:
         os.kill(os.getpid(), number)
-pack.Packer._sync = counted
+pack.Packer._sync = watched
 sys.exit(main())
 """
 
@@ -55,9 +54,9 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def stopped(moment: int, number: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command that a signal stops at a moment."""
-    command = [sys.executable, "-c", PROGRAM, str(moment), str(number), *map(str, arguments)]
+def stopped(size: int, number: int, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command that a signal stops when so many bytes are stored; 0: at once."""
+    command = [sys.executable, "-c", PROGRAM, str(size), str(number), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, env=os.environ, timeout=60)
 
 
@@ -84,15 +83,15 @@ def change(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "changed", "compress"),
-    [(1, False, None), (4, True, None), (6, False, None), (44, True, "zstd")],
+    ("mib", "changed", "compress"),
+    [(6, False, None), (3, True, None), (2, True, "zstd")],
 )
 def test_a_killed_pack_goes_on(
-    tmp_path: Path, source: Path, moment: int, changed: bool, compress: str | None
+    tmp_path: Path, source: Path, mib: int, changed: bool, compress: str | None
 ) -> None:
     more = ["--compress", compress] if compress else []
     base = tmp_path / "c"
-    done = stopped(moment, signal.SIGKILL, "pack", *more, source, base)
+    done = stopped(mib << 20, signal.SIGKILL, "pack", *more, source, base)
     assert done.returncode == -signal.SIGKILL and not (tmp_path / "c.data").exists()
     if changed:
         change(source)
@@ -104,7 +103,7 @@ def test_a_killed_pack_goes_on(
 
 
 def test_only_what_is_missing_is_stored(tmp_path: Path, source: Path) -> None:
-    stopped(6, signal.SIGKILL, "pack", source, tmp_path / "c")
+    stopped(HALF, signal.SIGKILL, "pack", source, tmp_path / "c")
     report = pack(source, tmp_path / "c")
     assert report.resumed and report.unchanged > 10 and report.files < FILES - 10
     check(tmp_path / "c", source, tmp_path / "out")
@@ -117,7 +116,7 @@ def test_only_what_is_missing_is_stored(tmp_path: Path, source: Path) -> None:
 def test_with_other_options_it_begins_anew(
     tmp_path: Path, source: Path, options: dict[str, Any]
 ) -> None:
-    stopped(6, signal.SIGKILL, "pack", source, tmp_path / "c")
+    stopped(HALF, signal.SIGKILL, "pack", source, tmp_path / "c")
     assert (tmp_path / "c.partial.data").exists()
     report = pack(source, tmp_path / "c", **options)
     assert not report.resumed and report.unchanged == 0
@@ -127,7 +126,7 @@ def test_with_other_options_it_begins_anew(
 
 
 def test_a_signal_leaves_it_to_be_continued(tmp_path: Path, source: Path, run: Run) -> None:
-    done = stopped(6, signal.SIGTERM, "pack", source, tmp_path / "c")
+    done = stopped(HALF, signal.SIGTERM, "pack", source, tmp_path / "c")
     assert done.returncode == 128 + signal.SIGTERM and "goes on with it" in done.stderr
     assert (tmp_path / "c.partial.data").exists()
     again = run("pack", source, tmp_path / "c")
@@ -136,7 +135,7 @@ def test_a_signal_leaves_it_to_be_continued(tmp_path: Path, source: Path, run: R
 
 
 def test_a_signal_before_the_first_sync_leaves_nothing(tmp_path: Path, source: Path) -> None:
-    done = stopped(-1, signal.SIGINT, "pack", source, tmp_path / "c")
+    done = stopped(0, signal.SIGINT, "pack", source, tmp_path / "c")
     assert done.returncode == 130 and not list(tmp_path.glob("c*"))
 
 
@@ -144,7 +143,7 @@ def test_an_error_removes_it(tmp_path: Path, source: Path, monkeypatch: pytest.M
     def fail(packer: module.Packer) -> None:
         raise OSError(28, "No space left on device")
 
-    stopped(6, signal.SIGKILL, "pack", source, tmp_path / "c")
+    stopped(HALF, signal.SIGKILL, "pack", source, tmp_path / "c")
     (source / "zzz").write_bytes(b"1")
     monkeypatch.setattr(module.Packer, "flush", fail)
     with pytest.raises(OSError, match="No space"):
@@ -154,7 +153,7 @@ def test_an_error_removes_it(tmp_path: Path, source: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("size", [100, 2_000_000])
 def test_a_rest_that_is_cut_does_no_harm(tmp_path: Path, source: Path, size: int) -> None:
-    stopped(6, signal.SIGKILL, "pack", source, tmp_path / "c")
+    stopped(HALF, signal.SIGKILL, "pack", source, tmp_path / "c")
     os.truncate(tmp_path / "c.partial.data", size)
     pack(source, tmp_path / "c")
     check(tmp_path / "c", source, tmp_path / "out")
