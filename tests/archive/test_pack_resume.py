@@ -84,7 +84,7 @@ def change(source: Path) -> None:
 
 @pytest.mark.parametrize(
     ("mib", "changed", "compress"),
-    [(6, False, None), (3, True, None), (2, True, "zstd")],
+    [(5, False, None), (3, True, None), (2, True, "zstd")],
 )
 def test_a_killed_pack_goes_on(
     tmp_path: Path, source: Path, mib: int, changed: bool, compress: str | None
