@@ -350,6 +350,7 @@ class Allowance:
 
     def __init__(self, most: int, stored: int, ratio: Ratio) -> None:
         self._most, self._stored, self._ratio = most, stored, ratio
+        self._limit = ratio.limit(stored)
         self.used = 0
 
     def claim(self, size: int, *, holes: int = 0) -> None:
@@ -360,5 +361,5 @@ class Allowance:
         self.used += size
         if self.used - holes > self._most:
             raise FormatError("more content than the container has bytes: left out")
-        if self._ratio.is_exceeded(self.used, self._stored):
+        if self.used > self._limit:
             raise FormatError(self._ratio.reason(self._stored))

@@ -29,7 +29,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
 
-from winkformats.disk.posix import sync_all
+from winkformats.disk.posix import link_open, sync_all
 from winkformats.errors import FormatError
 from winkformats.extsort import SortedRecords
 from winkfs.archive.items import (
@@ -55,6 +55,7 @@ LEFT: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 NO_USE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP})
 NO_UNNAMED: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
+FAILURES: Final = (OSError, FormatError, OverflowError, ValueError)  # the last: times, owners
 NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 OPEN_PARENTS: Final = 64  # directories kept open
 BATCH_BYTES: Final = 256 << 20  # of files that are synced together
@@ -92,6 +93,7 @@ class Directories:
         self.path = root
         self.root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._open: OrderedDict[bytes, int] = OrderedDict()
+        self._last, self._last_fd = b"", self.root
         # Those that were created, and stayed open since; the root if it was empty.
         self._new = set[bytes]() if os.listdir(self.root) else {b""}
         self._device = os.fstat(self.root).st_dev
@@ -117,6 +119,8 @@ class Directories:
         mode    for a new one; its parents are created with 0777, all less the umask
         raises  NotADirectoryError if a file or a link has its path, or that of a parent
         """
+        if path == self._last:
+            return self._last_fd
         missing = []
         at = path
         while at and at not in self._open:
@@ -132,7 +136,10 @@ class Directories:
             if len(self._open) > OPEN_PARENTS:
                 closed, number = self._open.popitem(last=False)
                 self._new.discard(closed)
+                if closed == self._last:
+                    self._last, self._last_fd = b"", self.root
                 os.close(number)
+        self._last, self._last_fd = path, fd
         return fd
 
     def _enter(self, path: bytes, part: bytes, parent: int, mode: int) -> int:
@@ -171,13 +178,14 @@ class Written(NamedTuple):
 
     fd         open for writing
     temporary  its name in the directory; b"": it has none
+    name       in the container
     replace    what is in its place
     """
 
     fd: int
     temporary: bytes
     path: bytes
-    name: bytes
+    name: str
     size: int
     replace: bool
 
@@ -249,6 +257,8 @@ class Unpacker:
         self._batch: list[Written] = []
         self._bytes = 0  # of the batch
         self._syncing: Syncing | None = None
+        self._owned: bytes | None = None  # a directory, whose new files have this owner
+        self._owner = (-1, -1)
         self._most_files = _open_files()
         self._probe = -1
         self._swept = set[bytes]()
@@ -257,28 +267,31 @@ class Unpacker:
 
     def put(self, entry: Entry, path: bytes) -> bool:
         """Write one file; see `Sink`."""
-        name = to_bytes(entry.name)
         try:
-            return self._noted(name, partial(self._put_at, entry, path))
+            return self._put_at(entry, path)
         except OSError as error:
             if error.errno != errno.EMFILE or not (self._batch or self._syncing):
-                raise
-            self._flush()
-            return self._noted(name, partial(self._put_at, entry, path))
-
-    def _noted(self, name: bytes, put: Callable[[], bool]) -> bool:
-        """Make a failure a note. Raises OSError if the disk fails or is full."""
+                return self._failed(entry.name, error)
+        except FAILURES as error:
+            return self._failed(entry.name, error)
+        self._flush()
         try:
-            return put()
-        except FileExistsError as error:
+            return self._put_at(entry, path)
+        except FAILURES as error:
+            return self._failed(entry.name, error)
+
+    def _failed(self, text: str, error: Exception) -> bool:
+        """Note a failure -> False. Raises the error if the disk fails or is full."""
+        name = to_bytes(text)
+        if isinstance(error, FileExistsError):
             what = THERE if error.filename is not None else error.strerror or THERE
             self._note(Note(name, what, True, often=1))
-        except (FormatError, OverflowError, ValueError) as error:  # invalid times and owners
-            self._note(Note(name, str(error), True))
-        except OSError as error:
+        elif isinstance(error, OSError):
             if error.errno in NO_USE or error.errno == errno.EMFILE:
-                raise
+                raise error
             self._note(Note(name, error.strerror or str(error), True))
+        else:
+            self._note(Note(name, str(error), True))
         return False
 
     def _put_at(self, entry: Entry, path: bytes) -> bool:
@@ -442,19 +455,27 @@ class Unpacker:
             if end < entry.size:
                 os.ftruncate(fd, entry.size)  # a hole
             xattrs = self._kept(path, entry.xattrs) if entry.xattrs else {}
-            mode = self._mode(path, entry)
-            self._give(path, fd, entry.mtime_ns, mode, entry.uid, entry.gid, xattrs)
+            mode, uid, gid = self._mode(path, entry), entry.uid, entry.gid
+            owned = self._gives_owners and self._has_owner(fd, path, uid, gid)
+            self._give(path, fd, entry.mtime_ns, mode, uid, gid, xattrs, owned=owned)
         except BaseException:
             os.close(fd)
             if temporary:  # no partial file is left
                 os.unlink(temporary, dir_fd=parent)
             self._allowance.used = used
             raise
-        name = to_bytes(entry.name)
-        self._batch.append(Written(fd, temporary, path, name, entry.size, replace))
+        self._batch.append(Written(fd, temporary, path, entry.name, entry.size, replace))
         self._bytes += entry.size
         if self._bytes >= BATCH_BYTES or len(self._batch) >= self._most_files:
             self._turn()
+
+    def _has_owner(self, fd: int, path: bytes, uid: int, gid: int) -> bool:
+        """Return whether a new file has this owner: all new ones of a directory have the same."""
+        above = path.rpartition(b"/")[0]
+        if above != self._owned:
+            found = os.fstat(fd)
+            self._owned, self._owner = above, (found.st_uid, found.st_gid)
+        return (uid, gid) == self._owner
 
     def _new_file(self, parent: int) -> tuple[int, bytes]:
         """Create a file in a directory -> its descriptor, and its temporary name; b"": none."""
@@ -493,7 +514,10 @@ class Unpacker:
         batch.reverse()
         while batch:
             written = batch[-1]
-            named = self._noted(written.name, partial(self._name, written))
+            try:
+                named = self._name(written)
+            except FAILURES as error:
+                named = self._failed(written.name, error)
             self._close(batch.pop(), keep=named)
         self._syncing = None
 
@@ -533,13 +557,12 @@ class Unpacker:
         if temporary:
             _publish(temporary, short, parent, replace=replace)
             return
-        source = b"/proc/self/fd/%d" % fd
         if not replace:
-            os.link(source, short, dst_dir_fd=parent)
+            link_open(fd, short, parent)
             return
         temporary = _temporary()
         _lock(fd)
-        os.link(source, temporary, dst_dir_fd=parent)
+        link_open(fd, temporary, parent)
         try:
             os.rename(temporary, short, src_dir_fd=parent, dst_dir_fd=parent)
         except BaseException:
@@ -623,12 +646,16 @@ class Unpacker:
         uid: int,
         gid: int,
         xattrs: Mapping[bytes, bytes],
+        *,
+        owned: bool = False,
     ) -> None:
         if self._gives_owners:
-            os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
+            if not owned:
+                os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
         elif (uid, gid) != (self._user, self._group):
             mode &= ~SET_ID  # these bits would grant the rights of another user
-        self._set_xattrs(path, fd, xattrs)
+        if xattrs:
+            self._set_xattrs(path, fd, xattrs)
         os.fchmod(fd, mode)
         os.utime(fd, ns=(mtime_ns, mtime_ns))
 
