@@ -68,9 +68,17 @@ class Output:
         if self._size >= BUFFER:
             self.flush()
 
+    def write_at_once(self, data: memoryview) -> None:
+        """Append many bytes. Raises OSError."""
+        self.flush()
+        self.at += len(data)
+        self._write(data)
+
     def flush(self) -> None:
         parts, self._parts, self._size = self._parts, [], 0
-        data = memoryview(b"".join(parts))
+        self._write(memoryview(b"".join(parts)))
+
+    def _write(self, data: memoryview) -> None:
         while data:  # a pipe may take a part
             data = data[self._file.write(data) or 0 :]  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from winkformats.arrays import Bools, Int64
 from winkfs.container.container import Container
-from winkfs.container.scan import scan
+from winkfs.container.scan import Run, scan, scan_runs
 from winkfs.container.select import by_paths
 from winkfs.container.selection import matches, starting
 from winkfs.container.table import FileTable
@@ -69,8 +69,7 @@ class Choice:
             yield from reader.scan(problem=problem)
             return
         if isinstance(reader, Container):
-            found = [rows.pos for rows in self._rows_of(reader, problem)]
-            known = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+            known = self._positions(reader, problem)
             yield from scan(reader.store, reader.lock, None, None, b"", problem, known=known)
             return
         if isinstance(reader, DatasetReading) and reader.rows(b"", problem) is not None:
@@ -82,6 +81,21 @@ class Choice:
         while entries := list(islice(found_entries, ENTRIES_AT_ONCE)):
             kept = self._chosen(table_of(entries)).tolist()
             yield from (entry for entry, keep in zip(entries, kept, strict=True) if keep)
+
+    def runs(self, reader: Reader, problem: Problem) -> Iterator[Run | Entry]:
+        """Yield files as `entries`, those of a container in runs."""
+        if not isinstance(reader, Container):
+            return self.entries(reader, problem)
+        if not self.everything:
+            known = self._positions(reader, problem)
+            return scan_runs(reader.store, reader.lock, problem, known)
+        with reader.lock:
+            return scan_runs(reader.settled(), reader.lock, problem, None)
+
+    def _positions(self, reader: Container, problem: Problem) -> Int64:
+        """Return the positions of the chosen files, ascending."""
+        found = [rows.pos for rows in self._rows_of(reader, problem)]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
     def names(self, reader: Reader, problem: Problem) -> Iterator[Sequence[bytes]]:
         """Yield the chosen names, many at a time. Cost: see `entries`."""

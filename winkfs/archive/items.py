@@ -353,6 +353,10 @@ class Allowance:
         self._limit = ratio.limit(stored)
         self.used = 0
 
+    def has(self, size: int) -> bool:
+        """Return whether so many bytes of content may be claimed."""
+        return self.used + size <= min(self._most, self._limit)
+
     def claim(self, size: int, *, holes: int = 0) -> None:
         """Count bytes of content. Raises FormatError if they are too many.
 

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +20,13 @@ from winkfs.archive.choice import Choice, directories_of
 from winkfs.archive.items import MAX_RATIO, Allowance, Note, Notes, Ratio, Sink, UnpackReport
 from winkfs.archive.renaming import Rename, renaming
 from winkfs.archive.unpacker import DIRECTORY_THERE, Directories, Existing, Unpacker, stays
+from winkfs.container.scan import Run
+from winkfs.container.table import FileTable
 from winkfs.entry import Entry, FileType
 from winkfs.errors import FileExists, IsDirectory, Refusal, warn_of_damage
 from winkfs.names import (
     OWN,
+    any_odd,
     is_glob,
     literal_prefix,
     name_at,
@@ -300,6 +304,14 @@ class Paths:
             names = list(filter(None, map(self.rename, names)))
         return shown_all(list(names))
 
+    def are_names(self, table: FileTable) -> bool:
+        """Return whether the path of each of these files is its name."""
+        names = table.names
+        if self.rename is not None or any_odd(names):
+            return False
+        files = compress(names, ~table.directories) if table.directories.any() else names
+        return self.directories.isdisjoint(files)
+
     def of(self, entry: Entry) -> bytes | None:
         """Return the path of a file; None: it is left out."""
         is_directory = entry.ftype == FileType.DIR
@@ -374,7 +386,8 @@ class _Run:
         """Put the chosen files. After an error the sink is ended: what is whole stays."""
         waiting = 0
         with self._ending(sink):
-            for entry in choice.entries(self.reader, self.damaged):
+            together: Callable[[Run], bool] | None = getattr(sink, "put_run", None)
+            for entry in self._entries(choice, paths, None if self._listed else together):
                 path = paths.of(entry)
                 if path is not None and sink.put(entry, path) and self._listed:
                     self._listed(path)
@@ -382,6 +395,22 @@ class _Run:
                 if waiting == PROGRESS_FILES and self._progress:
                     self._progress(waiting)
                     waiting = 0
+
+    def _entries(
+        self, choice: Choice, paths: Paths, together: Callable[[Run], bool] | None
+    ) -> Iterator[Entry]:
+        """Yield the chosen files that are not put in runs by `together`."""
+        if together is None or paths.rename is not None:
+            yield from choice.entries(self.reader, self.damaged)
+            return
+        for found in choice.runs(self.reader, self.damaged):
+            if not isinstance(found, Run):
+                yield found
+            elif paths.are_names(found.table) and together(found):
+                if self._progress:
+                    self._progress(len(found.table))
+            else:
+                yield from found.entries()
 
     def finish(self, sink: Sink) -> None:
         with self._ending(sink):

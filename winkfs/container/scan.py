@@ -11,13 +11,14 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from itertools import repeat
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from xxhash import xxh3_64_intdigest as xxh3
 
-from winkformats.arrays import Bools, Int64
+from winkformats import native
+from winkformats.arrays import Bools, Int64, UInt8
 from winkformats.errors import CorruptError
 from winkformats.kv.entry import MASK64, PREFIXES, KVEntry
 from winkformats.kv.scan import Batch, entries_at
@@ -50,6 +51,7 @@ INODE_READ_BYTES: Final = 512  # for an inode alone
 PIECE_BYTES: Final = 1 << 20  # of a large file that are read at once, except a larger entry
 COPIED_BYTES: Final = 64 << 10  # of a file, up to which copying it twice costs little
 UINT32: Final = PREFIXES[2].unpack_from
+RUN_FILES: Final = 8  # files in a run, below which, on average, they are read one by one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,6 +103,22 @@ def attributed(*fields: Any) -> SpecialEntry:
     made: Any = _OpenAttributed(*fields)
     made.__class__ = SpecialEntry
     return made  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Files and directories without extended attributes that follow each other in a scan.
+
+    table    their rows
+    owner    (uid, gid) of those without attributes
+    data     their contents, one behind the other, intact
+    entries  yields them as entries instead
+    """
+
+    table: FileTable
+    owner: tuple[int, int]
+    data: UInt8
+    entries: Callable[[], Iterator[Entry]]
 
 
 class Window:
@@ -182,6 +200,18 @@ class Window:
                     return body[start:]
         return otherwise(pointer, size, pos)
 
+    def values(self, pointers: Int64, sizes: Int64) -> tuple[UInt8, Bools]:
+        """Return the contents of many files, one behind the other, and which of them are intact and
+        wholly in the window, bool[n]; for another there is a gap."""
+        self.contents, good = True, np.zeros(len(sizes), bool)
+        into = np.empty(int(sizes.sum()), np.uint8)
+        if native.code is not None and self._layout.standard:
+            native.code.gather(
+                self._data, pointers - self._base, pointers, sizes, self._contid & MASK64, into,
+                good,
+            )  # fmt: skip
+        return into, good
+
     def entry(self, pos: int, least: int = 0) -> KVEntry:
         """Return the verified entry at a position, from the window if possible. See `EntryAt`."""
         name, first = self.storage.name, least + INODE_READ_BYTES
@@ -213,9 +243,32 @@ def scan(
 ) -> Iterator[Entry]:
     """Yield entries of the files that are live at the call.
 
+    problem  called with each damaged inode, which is skipped; None: CorruptError is raised
     without  positions to leave out, ascending
     known    positions of the files, ascending; None: they are searched
     """
+    positions, found = _begun(store, lock, since, until, prefix, without, known)
+    return found.entries(positions, problem)
+
+
+def scan_runs(
+    store: Store, lock: Any, problem: Problem | None, known: Int64 | None
+) -> Iterator[Run | Entry]:
+    """Yield files as `scan`, those that are plain and lie together in runs."""
+    positions, found = _begun(store, lock, None, None, b"", None, known)
+    return found.runs(positions, problem)
+
+
+def _begun(
+    store: Store,
+    lock: Any,
+    since: Time | None,
+    until: Time | None,
+    prefix: bytes,
+    without: Int64 | None,
+    known: Int64 | None,
+) -> tuple[Int64, _Scan]:
+    """Return the positions of the files of a scan, and the scan."""
     low, high = to_ns(since), to_ns(until)
     with lock:
         store.kv.show(store.kv.end - 1)  # all of it written
@@ -230,7 +283,7 @@ def scan(
         window = Window(store)
         content = Content(store, window.entry, window.storage, keep=0)
         found = _Scan(window, content, store.settings, store.shown, low, high, prefix)
-    return found.entries(positions, problem)
+    return positions, found
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +310,53 @@ class _Scan:
                 at = stop
         finally:
             self.window.close()
+
+    def runs(self, positions: Int64, problem: Problem | None) -> Iterator[Run | Entry]:
+        at, self.window.contents = 0, native.code is not None
+        try:
+            while at < len(positions):
+                stop = self.window.batch(positions, at)
+                yield from self._runs(positions[at:stop], problem)
+                at = stop
+        finally:
+            self.window.close()
+
+    def _runs(self, positions: Int64, problem: Problem | None) -> Iterator[Run | Entry]:
+        """Yield the files of a batch in order."""
+        found, which = self.window.ordinary(positions)
+        table = found.table
+        if len(which) < len(positions) or native.code is None:
+            yield from self._batch(positions, problem)
+            return
+        few = (table.pointer >= 0) & ~table.asked & (table.size <= COPIED_BYTES) & ~table.links
+        few &= (table.size == 0) | ~table.directories
+        few &= ~table.special | self._attributed(found)
+        full = np.flatnonzero(few & (table.size > 0))
+        sizes = np.where(few, table.size, 0)
+        data, good = self.window.values(table.pointer[full], sizes[full])
+        few[full] = good
+        cuts = np.flatnonzero(np.diff(few)) + 1
+        if not few.any() or len(positions) < RUN_FILES * len(cuts):
+            yield from self._batch(positions, problem)
+            return
+        ends = np.concatenate([[0], np.cumsum(sizes)])
+        bounds = [0, *cuts.tolist(), len(positions)]
+        for start, stop in pairwise(bounds):
+            entries = partial(self._batch, positions[start:stop], problem)
+            if few[start]:
+                contents = data[ends[start] : ends[stop]]
+                yield Run(table.part(start, stop), self.content.owner, contents, entries)
+            else:
+                yield from entries()
+
+    def _attributed(self, found: Decoded) -> Bools:
+        """Fill in mode and owner of files whose attributes have nothing else -> these, bool[n]."""
+        some = np.zeros(len(found.table), bool)
+        if found.words is not None:
+            rows = [i for i, word in enumerate(found.words) if word and len(word) == ATTRS.size]
+            if rows:
+                some[rows] = found.table.attribute(rows, found.words[rows].tolist())
+        return some
 
     def _has(self, table: FileTable) -> Bools:
         """Return which of these files match, bool[n]."""
