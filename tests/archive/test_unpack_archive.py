@@ -16,10 +16,12 @@ from commands import PROGRAM, Run, one_line
 from trees import DIR, LINK, snapshot
 
 import winkfs
+from winkformats import native
 from winkfs.archive.archivewriter import HELD_BYTES
 from winkfs.archive.items import Note
 from winkfs.archive.pack import pack
 from winkfs.archive.tarheader import pax_time, pax_time_text
+from winkfs.archive.tarwriter import TarWriter
 from winkfs.archive.unpack import unpack
 from winkfs.archive.zipwriter import LESS
 
@@ -100,6 +102,43 @@ def test_damage_in_a_file_leaves_it_out_of_a_whole_archive(tmp_path: Path) -> No
     assert report.failed == 2
     with zipfile.ZipFile(tmp_path / "c.zip") as file:
         assert file.testzip() is None and set(file.namelist()) == {"a", "l0", "l1"}
+
+
+@pytest.mark.skipif(native.code is None, reason="runs are read by the compiled module")
+@pytest.mark.parametrize("kind", ["plain", "damaged", "few", "names"])
+def test_files_in_runs_are_written_as_one_by_one(
+    kind: str, rich: Path, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(40 if kind == "few" else 200):
+        path = tree / "many" / f"d{i // 50}" / f"f{i}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%04d" % i * (i * 7 % 600))
+        path.chmod(0o755 if i % 3 else 0o640)
+        os.utime(path, ns=(0, (1_700_000_000 + i) * 10**9 + i % 2 * 123))
+    if kind == "names":
+        (tree / "many" / "d1" / ("n" * 99)).write_bytes(b"n")
+        os.utime(tree / "many" / "d2" / "f100", ns=(0, 5))
+    base = tmp_path / "many"
+    pack(tree, base)
+    if kind == "damaged":
+        stored.flip_text(f"{base}.data", b"0123" * 50)
+    whole, files = TarWriter.put_run, 0
+
+    def counted(writer: TarWriter, run: Any, paths: list[bytes]) -> bool:
+        nonlocal files
+        done = whole(writer, run, paths)
+        files += done * len(run.table)
+        return done
+
+    found = []
+    for put_run in (counted, lambda writer, run, paths: False):
+        monkeypatch.setattr(TarWriter, "put_run", put_run)
+        out, notes = io.BytesIO(), list[Note]()
+        report = unpack(base, tar=out, note=notes.append)
+        found.append((out.getvalue(), report, notes))
+    assert found[0] == found[1]
+    assert found[0][1].failed == (kind == "damaged")
+    assert (files > 150) == (kind != "few")
 
 
 def test_an_archive_that_is_there_stays_unless_forced(run: Run, base: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import numpy as np
 
@@ -15,11 +15,12 @@ from winkfs.container.scan import Run, scan, scan_runs
 from winkfs.container.select import by_paths
 from winkfs.container.selection import matches, starting
 from winkfs.container.table import FileTable
-from winkfs.dataset.reading import DatasetReading
 from winkfs.entry import Entry
 from winkfs.names import excluder, inode_keys, literal_prefix, to_bytes, to_str, to_strs
 from winkfs.reader import Problem, Reader
-from winkfs.tables import ENTRIES_AT_ONCE, table_of
+
+if TYPE_CHECKING:
+    from winkfs.dataset.reading import DatasetReading
 
 NAMES_AT_ONCE: Final = 1 << 16  # looked up together in a data set
 
@@ -72,11 +73,13 @@ class Choice:
             known = self._positions(reader, problem)
             yield from scan(reader.store, reader.lock, None, None, b"", problem, known=known)
             return
-        if isinstance(reader, DatasetReading) and reader.rows(b"", problem) is not None:
+        if _is_dataset(reader) and reader.rows(b"", problem) is not None:
             names = (name for rows in self._rows_of(reader, problem) for name in rows.names)
             while some := list(islice(names, NAMES_AT_ONCE)):
                 yield from _entries_of(reader, list(dict.fromkeys(some)), problem)
             return
+        from winkfs.tables import ENTRIES_AT_ONCE, table_of  # late, as it imports data sets
+
         found_entries = reader.scan(problem=problem)
         while entries := list(islice(found_entries, ENTRIES_AT_ONCE)):
             kept = self._chosen(table_of(entries)).tolist()
@@ -99,11 +102,11 @@ class Choice:
 
     def names(self, reader: Reader, problem: Problem) -> Iterator[Sequence[bytes]]:
         """Yield the chosen names, many at a time. Cost: see `entries`."""
-        if isinstance(reader, Container | DatasetReading):
-            found = self._rows_of(reader, problem)
-            if isinstance(reader, Container) or reader.rows(b"", problem) is not None:
-                yield from (rows.names for rows in found)
-                return
+        if isinstance(reader, Container) or (
+            _is_dataset(reader) and reader.rows(b"", problem) is not None
+        ):
+            yield from (rows.names for rows in self._rows_of(reader, problem))
+            return
         yield [to_bytes(entry.name) for entry in self.entries(reader, problem)]
 
     def _rows_of(self, reader: Container | DatasetReading, problem: Problem) -> Iterator[FileTable]:
@@ -132,6 +135,8 @@ class Choice:
             with reader.lock:
                 parts = [by_paths(reader.settled(), names, problem)]
         else:
+            from winkfs.tables import table_of
+
             stats = [reader.stat(name) for name in names if name in reader]
             parts = [table_of(stats)] if stats else []
         for rows in parts:
@@ -170,6 +175,12 @@ class Choice:
             texts = to_strs(rows.names)
             found &= ~np.fromiter(map(bool, map(self._excluded, texts)), np.bool_, len(rows))
         return found
+
+
+def _is_dataset(reader: Reader) -> TypeGuard[DatasetReading]:
+    from winkfs.dataset.reading import DatasetReading  # late: a container needs none
+
+    return isinstance(reader, DatasetReading)
 
 
 def _entries_of(reader: DatasetReading, names: list[bytes], problem: Problem) -> Iterator[Entry]:

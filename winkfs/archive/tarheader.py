@@ -25,9 +25,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from winkformats.arrays import Bools, Int64, UInt8
 from winkfs.units import FAR_NS, NANO
 
 BLOCK: Final = 512
@@ -49,7 +46,6 @@ FIELD: Final = 100  # bytes of a name, of the target of a link
 MOST_ID: Final = 0o7777777  # uid, gid; a larger number goes into the pax header, as do these:
 MOST_NUMBER: Final = 0o77777777777  # size, mtime
 USTAR: Final = b"ustar\00000".ljust(255, b"\0")  # from the magic to the end
-USUAL_TIMES: Final = 10**9 * NANO, 9 * 10**9 * NANO
 PAX_NAME: Final = b"././@PaxHeader"
 EMPTY: Final = frozenset((HARD_LINK, LINK, DIR, *DEVICES))
 """Types whose size counts no data behind the header, though some tools write such."""
@@ -128,51 +124,6 @@ def encode(
     # all else, have less.
     total = (zlib.adler32(head) & 0xFFFF) - 1
     return b"%b%06o\0 %b" % (head[:148], total, head[156:])
-
-
-def encode_many(
-    names: list[bytes], modes: Int64, uids: Int64, gids: Int64, sizes: Int64, mtimes: Int64,
-    kinds: UInt8,
-) -> UInt8:  # fmt: skip
-    """Return the blocks of n members whose fields all fit, uint8[n, BLOCK]: see `encode`."""
-    blocks = np.zeros((len(names), BLOCK), np.uint8)
-    blocks[:, :FIELD] = np.array(names, f"S{FIELD}").view(np.uint8).reshape(-1, FIELD)
-    for at, digits, values in (
-        (100, 7, modes), (108, 7, uids), (116, 7, gids), (124, 11, sizes), (136, 11, mtimes),
-    ):  # fmt: skip
-        blocks[:, at : at + digits] = _digits(values, 8 ** np.arange(digits)[::-1], 8)
-    blocks[:, 148:156] = ord(" ")
-    blocks[:, 156] = kinds
-    blocks[:, 257:] = np.frombuffer(USTAR, np.uint8)
-    sums = blocks.sum(axis=1, dtype=np.int64)
-    blocks[:, 148:154] = _digits(sums, 8 ** np.arange(6)[::-1], 8)
-    blocks[:, 154] = 0
-    return blocks
-
-
-def mtimes_many(ns: Int64) -> UInt8:
-    """Return the blocks of n pax headers of an mtime alone, uint8[n, 2, BLOCK]: see `pax_header`.
-
-    ns  nanoseconds, in which `is_usual_time`
-    """
-    one = pax_header({b"mtime": pax_time_text(USUAL_TIMES[0] + 1)})
-    blocks = np.repeat(np.frombuffer(one, np.uint8).reshape(1, 2, BLOCK), len(ns), axis=0)
-    at = one.index(b"mtime=", BLOCK) - BLOCK + len(b"mtime=")
-    seconds, part = np.divmod(ns, NANO)
-    blocks[:, 1, at : at + 10] = _digits(seconds, 10 ** np.arange(10)[::-1], 10)
-    blocks[:, 1, at + 11 : at + 20] = _digits(part, 10 ** np.arange(9)[::-1], 10)
-    return blocks
-
-
-def is_usual_time(ns: Int64) -> Bools:
-    """Return which times have seconds of ten digits, bool[n]."""
-    return (ns >= USUAL_TIMES[0]) & (ns < USUAL_TIMES[1])
-
-
-def _digits(values: Int64, places: Int64, base: int) -> UInt8:
-    """Return the digits of numbers as ASCII, uint8[n, number of places]."""
-    found: UInt8 = (values[:, None] // places % base + ord("0")).astype(np.uint8)
-    return found
 
 
 def number(field: bytes) -> int | None:

@@ -7,6 +7,7 @@ those of GNU.sparse 1.0.
 
 from __future__ import annotations
 
+from itertools import compress
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,7 @@ from winkfs.archive.items import (
     UnpackReport,
 )
 from winkfs.archive.tarheader import BLOCK, FIELD
+from winkfs.archive.tarheaders import encode_many, is_usual, mtimes_many
 from winkfs.archive.tarreader import XATTR
 from winkfs.container.scan import Run
 from winkfs.entry import Entry, FileType
@@ -66,46 +68,50 @@ class TarWriter:
             return False
         return True
 
-    def put_run(self, run: Run) -> bool:
-        """Write files together, byte for byte as `put` does -> False: they do not fit, nothing is
-        written. The name of each is its path."""
+    def put_run(self, run: Run, paths: list[bytes]) -> bool:
+        """Write files together, byte for byte as `put` does -> False: they are too many bytes, and
+        nothing is written."""
         table = run.table
         total = int(table.size.sum())
         if not self._allowance.has(total):
             return False
-        _, sizes, times, _, modes, uids, gids, _ = table.stats(run.owner)
-        folders, modes = table.directories, modes & PERMISSIONS
-        paths = [
-            name + b"/" if folder else name
-            for name, folder in zip(table.names, folders.tolist(), strict=True)
-        ]
-        seconds, part = np.divmod(times, NANO)
-        fits = (table.name_lengths + folders <= FIELD) & (sizes <= tar.MOST_NUMBER)
-        fits &= (uids <= tar.MOST_ID) & (gids <= tar.MOST_ID)
-        fits &= (seconds >= 0) & (seconds <= tar.MOST_NUMBER)
-        fits &= (part == 0) | tar.is_usual_time(times)
-        if not fits.all():
-            return False
         self._allowance.claim(total)
-        late = part != 0
+        _, sizes, times, _, modes, uids, gids, _ = stats = table.stats(run.owner)
+        folders = table.directories
+        ends = zip(paths, folders.tolist(), strict=True)
+        paths = [path + b"/" if folder else path for path, folder in ends]
         kinds = np.where(folders, ord(tar.DIR), ord(tar.FILE)).astype(np.uint8)
+        seconds, part = np.divmod(times, NANO)
+        fits = np.fromiter(map(len, paths), np.int64, len(paths)) <= FIELD
+        fits &= (uids <= tar.MOST_ID) & (gids <= tar.MOST_ID)
+        fits &= np.where(part == 0, (seconds >= 0) & (seconds <= tar.MOST_NUMBER), is_usual(times))
+        others: dict[int, bytes] = {}
+        for i in np.flatnonzero(~fits).tolist():
+            entry = Entry("", *(int(column[i]) for column in stats), bytes)
+            others[i] = self._header(entry, paths[i], entry.size, bytes(kinds[i : i + 1]))
+        late = fits & (part != 0)
         heads = np.where(late, 3, 1)  # blocks
-        counts = heads + -(-sizes // BLOCK)
+        heads[list(others)] = [len(head) // BLOCK for head in others.values()]
+        counts = heads - (-sizes // BLOCK)
         stops = np.cumsum(counts)
-        blocks = np.empty((int(stops[-1]), BLOCK), np.uint8)
         begins = stops - counts + heads  # of contents
-        blocks[begins - 1] = tar.encode_many(paths, modes, uids, gids, sizes, seconds, kinds)
-        pax = begins[late, None] - [3, 2]
-        blocks[pax] = tar.mtimes_many(times[late])
+        blocks = np.empty((int(stops[-1]), BLOCK), np.uint8)
+        columns = (column[fits] for column in (modes & PERMISSIONS, uids, gids, sizes, seconds))
+        blocks[begins[fits] - 1] = encode_many(list(compress(paths, fits)), *columns, kinds[fits])
+        blocks[begins[late, None] - (3, 2)] = mtimes_many(times[late])
         full = sizes > 0
-        blocks[stops[full] - 1, :] = 0  # the padding
+        blocks[stops[full] - 1] = 0  # what follows the content
         into, data, at = blocks.reshape(-1).data, run.data.data, 0
+        for i, head in others.items():
+            start = int(begins[i]) * BLOCK - len(head)
+            into[start : start + len(head)] = head
         for begin, size in zip((begins[full] * BLOCK).tolist(), sizes[full].tolist(), strict=True):
             into[begin : begin + size] = data[at : at + size]
             at += size
         self._out.write_at_once(into)
-        self._report.directories += int(folders.sum())
-        self._report.files += len(table) - int(folders.sum())
+        directories = int(folders.sum())
+        self._report.directories += directories
+        self._report.files += len(table) - directories
         self._report.bytes += total
         return True
 

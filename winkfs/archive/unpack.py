@@ -7,7 +7,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import compress
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +25,6 @@ from winkfs.entry import Entry, FileType
 from winkfs.errors import FileExists, IsDirectory, Refusal, warn_of_damage
 from winkfs.names import (
     OWN,
-    any_odd,
     is_glob,
     literal_prefix,
     name_at,
@@ -46,6 +44,7 @@ NO_MATCH: Final = "no name matches"
 SAME_PATH: Final = "another file has its name after renaming: left out"
 Progress = Callable[[int], None]
 Listed = Callable[[bytes], None]
+Together = Callable[[Run, list[bytes]], bool]
 
 
 def unpack(
@@ -304,13 +303,13 @@ class Paths:
             names = list(filter(None, map(self.rename, names)))
         return shown_all(list(names))
 
-    def are_names(self, table: FileTable) -> bool:
-        """Return whether the path of each of these files is its name."""
-        names = table.names
-        if self.rename is not None or any_odd(names):
-            return False
-        files = compress(names, ~table.directories) if table.directories.any() else names
-        return self.directories.isdisjoint(files)
+    def of_all(self, table: FileTable) -> list[bytes]:
+        """Return the paths of files whose names stay as they are."""
+        pairs = zip(shown_all(table.names), table.directories.tolist(), strict=True)
+        return [
+            path + OWN if not folder and path in self.directories else path
+            for path, folder in pairs
+        ]
 
     def of(self, entry: Entry) -> bytes | None:
         """Return the path of a file; None: it is left out."""
@@ -386,7 +385,7 @@ class _Run:
         """Put the chosen files. After an error the sink is ended: what is whole stays."""
         waiting = 0
         with self._ending(sink):
-            together: Callable[[Run], bool] | None = getattr(sink, "put_run", None)
+            together: Together | None = getattr(sink, "put_run", None)
             for entry in self._entries(choice, paths, None if self._listed else together):
                 path = paths.of(entry)
                 if path is not None and sink.put(entry, path) and self._listed:
@@ -396,9 +395,7 @@ class _Run:
                     self._progress(waiting)
                     waiting = 0
 
-    def _entries(
-        self, choice: Choice, paths: Paths, together: Callable[[Run], bool] | None
-    ) -> Iterator[Entry]:
+    def _entries(self, choice: Choice, paths: Paths, together: Together | None) -> Iterator[Entry]:
         """Yield the chosen files that are not put in runs by `together`."""
         if together is None or paths.rename is not None:
             yield from choice.entries(self.reader, self.damaged)
@@ -406,7 +403,7 @@ class _Run:
         for found in choice.runs(self.reader, self.damaged):
             if not isinstance(found, Run):
                 yield found
-            elif paths.are_names(found.table) and together(found):
+            elif together(found, paths.of_all(found.table)):
                 if self._progress:
                     self._progress(len(found.table))
             else:

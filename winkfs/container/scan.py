@@ -52,6 +52,7 @@ PIECE_BYTES: Final = 1 << 20  # of a large file that are read at once, except a 
 COPIED_BYTES: Final = 64 << 10  # of a file, up to which copying it twice costs little
 UINT32: Final = PREFIXES[2].unpack_from
 RUN_FILES: Final = 8  # files in a run, below which, on average, they are read one by one
+RUN_BYTES: Final = 1 << 20  # of a file in a run, at most
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,8 +208,8 @@ class Window:
         into = np.empty(int(sizes.sum()), np.uint8)
         if native.code is not None and self._layout.standard:
             native.code.gather(
-                self._data, pointers - self._base, pointers, sizes, self._contid & MASK64, into,
-                good,
+                self._data, pointers - self._base, pointers, sizes, self._contid & MASK64,
+                into.data, good,
             )  # fmt: skip
         return into, good
 
@@ -328,7 +329,7 @@ class _Scan:
         if len(which) < len(positions) or native.code is None:
             yield from self._batch(positions, problem)
             return
-        few = (table.pointer >= 0) & ~table.asked & (table.size <= COPIED_BYTES) & ~table.links
+        few = (table.pointer >= 0) & ~table.asked & (table.size <= RUN_BYTES) & ~table.links
         few &= (table.size == 0) | ~table.directories
         few &= ~table.special | self._attributed(found)
         full = np.flatnonzero(few & (table.size > 0))
