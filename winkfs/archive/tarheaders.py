@@ -10,19 +10,19 @@ from winkformats.arrays import Bools, Int64, UInt8
 from winkfs.archive.tarheader import BLOCK, FIELD, USTAR, pax_header, pax_time_text
 from winkfs.units import NANO
 
+PLACES: Final = 100, 108, 116, 124, 136  # of numbers in a block
+DIGITS: Final = 7, 7, 7, 11, 11
 USUAL_TIMES: Final = 10**9 * NANO, 9 * 10**9 * NANO
 
 
-def encode_many(
-    names: list[bytes], modes: Int64, uids: Int64, gids: Int64, sizes: Int64, mtimes: Int64,
-    kinds: UInt8,
-) -> UInt8:  # fmt: skip
-    """Return the blocks of n members whose fields all fit, uint8[n, BLOCK]: see `encode`."""
+def encode_many(names: list[bytes], numbers: Int64, kinds: UInt8) -> UInt8:
+    """Return the blocks of n members whose fields all fit, uint8[n, BLOCK]: see `encode`.
+
+    numbers  int64[5, n]: modes, uids, gids, sizes, mtimes
+    """
     blocks = np.zeros((len(names), BLOCK), np.uint8)
     blocks[:, :FIELD] = np.array(names, f"S{FIELD}").view(np.uint8).reshape(-1, FIELD)
-    for at, digits, values in (
-        (100, 7, modes), (108, 7, uids), (116, 7, gids), (124, 11, sizes), (136, 11, mtimes),
-    ):  # fmt: skip
+    for at, digits, values in zip(PLACES, DIGITS, numbers, strict=True):
         blocks[:, at : at + digits] = _digits(values, 8 ** np.arange(digits)[::-1], 8)
     blocks[:, 148:156] = ord(" ")
     blocks[:, 156] = kinds

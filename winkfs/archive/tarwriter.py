@@ -87,8 +87,9 @@ class TarWriter:
         fits &= np.where(part == 0, (seconds >= 0) & (seconds <= tar.MOST_NUMBER), is_usual(times))
         others: dict[int, bytes] = {}
         for i in np.flatnonzero(~fits).tolist():
-            entry = Entry("", *(int(column[i]) for column in stats), bytes)
-            others[i] = self._header(entry, paths[i], entry.size, bytes(kinds[i : i + 1]))
+            size, ns, ftype, mode, uid, gid = (int(column[i]) for column in stats[1:7])
+            entry = Entry("", 0, size, ns, ftype, mode, uid, gid, ns, bytes)
+            others[i] = self._header(entry, paths[i], size, bytes(kinds[i : i + 1]))
         late = fits & (part != 0)
         heads = np.where(late, 3, 1)  # blocks
         heads[list(others)] = [len(head) // BLOCK for head in others.values()]
@@ -96,8 +97,8 @@ class TarWriter:
         stops = np.cumsum(counts)
         begins = stops - counts + heads  # of contents
         blocks = np.empty((int(stops[-1]), BLOCK), np.uint8)
-        columns = (column[fits] for column in (modes & PERMISSIONS, uids, gids, sizes, seconds))
-        blocks[begins[fits] - 1] = encode_many(list(compress(paths, fits)), *columns, kinds[fits])
+        numbers = np.array([modes & PERMISSIONS, uids, gids, sizes, seconds])[:, fits]
+        blocks[begins[fits] - 1] = encode_many(list(compress(paths, fits)), numbers, kinds[fits])
         blocks[begins[late, None] - (3, 2)] = mtimes_many(times[late])
         full = sizes > 0
         blocks[stops[full] - 1] = 0  # what follows the content
