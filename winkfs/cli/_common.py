@@ -400,10 +400,10 @@ def names_from(
     path: str | None, stack: contextlib.ExitStack, *, null: bool = False
 ) -> Iterator[bytes] | None:
     """Return the names in a list of --files-from, - for standard input; None without one."""
-    from winkfs.archive.tree import listed_names
-
     if path is None:
         return None
+    from winkfs.archive.tree import listed_names
+
     return listed_names(stack.enter_context(click.open_file(path, "rb")), null=null)
 
 
