@@ -25,6 +25,8 @@ TABLES = {
     "mounting.datasetnames": "of names of several shards",
     "arrow.records": "of records of a store",
     "tables": "of files of another store, as `Stat`",
+    "container.directories": "of directories without an entry",
+    "cli.find": "of the last parts of names",
 }
 PASSES = {
     "container.survey": "defines it: entries and inodes of a range, damage to a callback",

@@ -71,6 +71,8 @@ LEFT_OUT = {  # lines of shell -> why
     "winkfs push": "tests/remote/test_push.py",
     "winkfs pull": "the same",
     "winkfs sign": "the same",
+    "winkfs diff": "status 1 where sides differ: tests/cli/test_cli_diff.py",
+    "https://.../": "an archive of the reader: tests/archive/test_pack_archives.py",
     "--state 2": "needs two more backups: tests/archive/test_backup.py",
 }
 
@@ -282,6 +284,8 @@ def _prepare(page: str, number: int) -> None:
         if not os.path.exists("corpus.data"):
             winkfs.pack("doc-source", "corpus")
             shutil.copyfile("corpus.data", "broken.data")
+    elif page == "docs/commands.md" and not number:
+        winkfs.pack("doc-source", "corpus")
     elif page in ("docs/backup.md",):
         winkfs.pack("doc-source", "corpus")
         os.mkdir("backups")
