@@ -27,7 +27,7 @@ PROGRAM = f"""
 import os, sys
 from winkfs.__main__ import main
 from winkfs.archive import pack
-pack.SYNC_BYTES, pack.BATCH_BYTES = {SYNC_BYTES}, pack.SMALL_BATCH_BYTES
+pack.BUILD_BYTES, pack.BATCH_BYTES = {SYNC_BYTES}, pack.SMALL_BATCH_BYTES
 last, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
 sync = pack.Packer._sync
 def watched(packer):

@@ -71,6 +71,7 @@ from winkfs.remote import refuse_far
 from winkfs.units import CLAMPED
 
 SYNC_BYTES: Final = 256 << 20  # after which an update syncs: an interrupt loses no more
+BUILD_BYTES: Final = 1 << 30  # after which a new container is synced, for a pack that goes on
 WAITING_BYTES: Final = 8 << 20  # of rows that wait to be put together
 SMALL_BATCH_BYTES: Final = 512 << 10  # of a batch, if memory is not ample
 PER_ROW: Final = 200  # bytes of a row beside its content, about
@@ -174,7 +175,7 @@ def pack(
                  tar file); PermissionError (update of an ao container: an older mtime);
                  FormatError (no archive); Locked; OSError
 
-    A pack of a directory that was killed or stopped leaves BASE.partial once it has stored 256 MiB.
+    A pack of a directory that was killed or stopped leaves BASE.partial once it has stored 1 GiB.
     The same call goes on from there; one with other options begins anew.
     """
     target = base_of(base)
@@ -532,16 +533,18 @@ class Packer:
         self._columns: Gatherer | None = None  # takes all files that are not streamed, as columns
         self._unordered = False
         self._synced: int | None = None  # bytes up to the last sync; None: there are no such
+        self._sync_bytes = SYNC_BYTES
         self._unfinished: Mark | None = None  # stored with the first of these
         self._stored = stored
 
     def run(self, source: ItemSource, unfinished: Mark | None = None) -> None:
         """Put all items; those put before an error stay. Raises as the source and the container.
 
-        unfinished  the mark of this pack: after each SYNC_BYTES the container is synced, and has it
+        unfinished  the mark of this pack: after each BUILD_BYTES the container is synced, and has it
         """
         if unfinished is not None:
             self._unfinished, self._synced = unfinished, self.container.stored_bytes
+            self._sync_bytes = BUILD_BYTES
         # A tree has every name once, and the order of its files does not matter.
         self._unordered = isinstance(source, Tree) and not self.container.ao
         items: Generator[Item | Suspect | Block, None, None]
@@ -601,7 +604,7 @@ class Packer:
     def _sync(self) -> None:
         """Sync if much was stored since the last sync."""
         assert self._synced is not None
-        if self.container.stored_bytes - self._synced <= SYNC_BYTES:
+        if self.container.stored_bytes - self._synced <= self._sync_bytes:
             return
         if self._unfinished is None:
             self.container.sync()

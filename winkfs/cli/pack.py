@@ -123,7 +123,7 @@ def pack(
     skipped. Times outside the years 1677 to 2262 become the nearest time inside.
 
     A new container is written as BASE.partial and renamed when it is complete. If the pack of a
-    directory is stopped after the first 256 MiB, the same command goes on from there; with other
+    directory is stopped after the first GiB, the same command goes on from there; with other
     options, --ao, --classic, --files-from or --shards it begins anew. With --update the
     container is changed in place; an append-only one accepts no file older than its last. A data
     set gets all files in one commit; with --update in new shards.
