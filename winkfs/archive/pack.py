@@ -540,7 +540,7 @@ class Packer:
     def run(self, source: ItemSource, unfinished: Mark | None = None) -> None:
         """Put all items; those put before an error stay. Raises as the source and the container.
 
-        unfinished  the mark of this pack: after each BUILD_BYTES the container is synced, and has it
+        unfinished  the mark of this pack: after each BUILD_BYTES it is synced, and has that
         """
         if unfinished is not None:
             self._unfinished, self._synced = unfinished, self.container.stored_bytes
