@@ -113,7 +113,7 @@ def test_a_data_set_does_the_same(tmp_path: Path) -> None:
 # --- commands -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("args", [["mv", "c", "d", "e"], ["rm", "c", "*"]])
+@pytest.mark.parametrize("args", [["mv", "c", "d", "e"], ["rm", "-r", "c", "*"]])
 def test_a_command_that_is_interrupted_changes_nothing(run: Run, args: list[str]) -> None:
     names = [f"d/{i:03}{'x' * 200}" for i in range(60)]
     make(Path("c"), dict.fromkeys(names, b"1"))

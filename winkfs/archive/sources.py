@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from zipfile import is_zipfile
 
+from winkformats.disk.paths import open_file
 from winkfs.archive.items import STDIN, ChangingItemSource, Notes, Ratio
 from winkfs.archive.magic import HEAD_BYTES, kind_of_start, reader_of
 from winkfs.archive.members import Archive
@@ -41,8 +42,10 @@ def _module(path: str) -> str | None:
     """Return the module that reads the archive at a path; None: `tar`."""
     if path == STDIN or not stat.S_ISREG(Path(path).stat().st_mode):
         return None
-    with Path(path).open("rb") as file:
-        start = file.read(HEAD_BYTES)
+    with open_file(path) as storage:
+        storage.remember_resident()
+        start = storage.read(0, min(HEAD_BYTES, storage.size()))
+        storage.drop_seen()
     if (module := reader_of(start)) or may_be_tar(start) or kind_of_start(start):
         return module
     return "zip" if is_zipfile(path) else None  # behind a program that extracts it

@@ -11,7 +11,6 @@ from winkfs.arrow.pieces import OPEN, Named, PlannedPiece, Recorded, weights_of
 from winkfs.container.ondisk.column import Column
 from winkfs.container.selection import Selection
 from winkfs.names import Name
-from winkfs.tables import table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +45,8 @@ def part_of(
             return part_of_records(reader, piece, contents)
         found = list(reader.scan())
     if not selection.everything:
+        from winkfs.tables import table_of  # late: the planner of a data set needs no containers
+
         good = selection.chosen(table_of(found)).tolist()
         found = [stat for stat, one in zip(found, good, strict=True) if one]
     if not found:
@@ -78,6 +79,8 @@ class NamedSource:
 
     def chunks(self) -> Iterator[FileTable]:
         """Yield the files of the piece."""
+        from winkfs.tables import table_of
+
         yield table_of(self._stats).visible(None, include_dirs=self._include_dirs)
 
     def of(self, rows: FileTable) -> tuple[pa.Array, dict[int, Exception]]:
