@@ -30,7 +30,7 @@ from loader_rivals import BATCH, SYSTEMS, System, contents, files_of, named
 from report import Goal, Report
 
 SHAPES: Final = ((100_000, 4 << 10), (20_000, 28 << 10))
-REMOTE: Final = ((20_000, 4 << 10), (4_000, 28 << 10))  # moto copies objects to answer
+REMOTE: Final = ((5_000, 4 << 10), (1_000, 28 << 10))  # moto copies objects to answer
 QUICK: Final = ((2_000, 4 << 10), (500, 28 << 10))
 STEPS: Final = ("shuffled", "in order")
 GOALS: Final = {"LMDB": 0.9}  # times the rate of each rival, 1 of the others
