@@ -53,7 +53,7 @@ def rich(tree: Path, tmp_path: Path) -> Path:
     (tree / "long" / ("d" * 120)).mkdir(parents=True)
     (tree / "long" / ("d" * 120) / ("n" * 200)).write_bytes(b"long")
     (tree / ("h" * 100)).write_bytes(b"as long as the field")
-    (tree / "far").symlink_to("t" * 300)
+    (tree / "far").symlink_to("/".join(["t" * 100] * 3))
     os.setxattr(tree / "run.sh", "user.a=b%", b"\0\n\xff")
     os.setxattr(tree / "run.sh", "user.empty", b"")
     os.utime(tree / "secret", ns=(0, -1_500_000_000))
