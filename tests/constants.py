@@ -34,8 +34,8 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "keeping": "winkformats.disk.posix.MAPPING_KEEPS_LOCK",  # types of file systems
     },
     "pack": {
-        "batch": "winkfs.archive.pack.WAITING_BYTES",  # bytes of a batch
-        "synced": "winkfs.archive.pack.SYNC_BYTES",  # bytes after which an update syncs
+        "batch": "winkfs.archive.packer.WAITING_BYTES",  # bytes of a batch
+        "synced": "winkfs.archive.packer.SYNC_BYTES",  # bytes after which an update syncs
         "sorter": "winkfs.dataset.packing.SortedRecords",  # sorter of names to pack
         "parallel": "winkfs.dataset.packing.PARALLEL",  # bytes for a process of its own
     },

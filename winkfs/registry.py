@@ -21,7 +21,7 @@ from winkfs.stores.kinds import kinds_with as kinds_with
 from winkfs.stores.kinds import register as register
 
 if TYPE_CHECKING:
-    from winkfs.archive.pack import PackReport
+    from winkfs.archive.packer import PackReport
     from winkfs.container.container import Container
     from winkfs.container.verify import Report
     from winkfs.dataset.dataset import Dataset

@@ -1,4 +1,4 @@
-"""The files of any store as tables, with all their metadata: for whoever lists, sums or compares.
+"""The files of any store as tables, with all their metadata: to list, sum or compare.
 
 Containers and data sets are listed from their catalogs, and no content is read.
 """

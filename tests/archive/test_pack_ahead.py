@@ -187,9 +187,8 @@ def test_what_is_put_as_columns_is_the_same_to_the_byte(
     monkeypatch.setattr(secrets, "randbits", lambda bits: 5)
     monkeypatch.setattr(time, "time", lambda: 1_790_000_000.0)
     monkeypatch.setattr(time, "time_ns", lambda: 1_790_000_000 * 10**9)
-    monkeypatch.setattr(
-        pack, "WAITING_BYTES", 100_000
-    )  # many batches, whose ends are inside blocks
+    # many batches, whose ends are inside blocks
+    monkeypatch.setattr("winkfs.archive.packer.WAITING_BYTES", 100_000)
     for i, mode in enumerate((0o755, 0o600, 0o744, 0o4755)):
         (varied / "d1" / f"mode{i}").write_bytes(b"content")
         (varied / "d1" / f"mode{i}").chmod(mode)

@@ -276,8 +276,8 @@ def test_squashfs_of_each_compression(tmp_path: Path, kind: str, notes: list[Not
         one = c.stat("a/x.txt")
         assert (one.mode, one.uid, one.gid, one.mtime_ns) == (0o640, 1000, 100, 10**18)
         assert any(extent.pointer == 0 for extent in c.extents("hole"))
-    told = {note.name: note.what for note in notes}
-    assert told.keys() == {b"fifo", b"text"} and "sqfs2tar" in told[b"text"]
+    reported = {note.name: note.what for note in notes}
+    assert reported.keys() == {b"fifo", b"text"} and "sqfs2tar" in reported[b"text"]
     assert problems(notes) == {}
 
 

@@ -16,8 +16,8 @@ from commands import run as run
 from trees import snapshot
 
 import winkfs
-from winkfs.archive import pack as module
 from winkfs.archive.pack import pack
+from winkfs.archive.packer import Packer
 from winkfs.archive.unpack import unpack
 
 SYNC_BYTES = 1 << 20
@@ -26,17 +26,17 @@ HALF = 4 << 20
 PROGRAM = f"""
 import os, sys
 from winkfs.__main__ import main
-from winkfs.archive import pack
-pack.BUILD_BYTES, pack.BATCH_BYTES = {SYNC_BYTES}, pack.SMALL_BATCH_BYTES
+from winkfs.archive import packer
+packer.BUILD_BYTES, packer.BATCH_BYTES = {SYNC_BYTES}, packer.SMALL_BATCH_BYTES
 last, number = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-sync = pack.Packer._sync
-def watched(packer):
+sync = packer.Packer._sync
+def watched(self):
     if not last:
         os.kill(os.getpid(), number)
-    sync(packer)
-    if packer.container.stored_bytes >= last:
+    sync(self)
+    if self.container.stored_bytes >= last:
         os.kill(os.getpid(), number)
-pack.Packer._sync = watched
+packer.Packer._sync = watched
 sys.exit(main())
 """
 
@@ -140,12 +140,12 @@ def test_a_signal_before_the_first_sync_leaves_nothing(tmp_path: Path, source: P
 
 
 def test_an_error_removes_it(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(packer: module.Packer) -> None:
+    def fail(packer: Packer) -> None:
         raise OSError(28, "No space left on device")
 
     stopped(HALF, signal.SIGKILL, "pack", source, tmp_path / "c")
     (source / "zzz").write_bytes(b"1")
-    monkeypatch.setattr(module.Packer, "flush", fail)
+    monkeypatch.setattr(Packer, "flush", fail)
     with pytest.raises(OSError, match="No space"):
         pack(source, tmp_path / "c")
     assert not list(tmp_path.glob("c*"))

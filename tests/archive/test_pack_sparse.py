@@ -19,7 +19,8 @@ from trees import DIR, LINK
 
 import winkfs
 from winkfs.archive.items import SPARSE_BYTES, Note, Ratio
-from winkfs.archive.pack import NO_HOLES, NO_XATTRS, pack
+from winkfs.archive.pack import pack
+from winkfs.archive.packer import NO_HOLES, NO_XATTRS
 from winkfs.archive.unpack import unpack
 from winkfs.archive.unpacker import NOT_USER
 from winkfs.dataset.compaction import compact

@@ -25,7 +25,8 @@ import winkfs.archive.pack
 import winkfs.dataset.packing
 from winkformats.extsort import SortedRecords
 from winkfs.archive.items import STREAM_BYTES, Note, Seen
-from winkfs.archive.pack import UNCHANGEABLE, PackReport, pack
+from winkfs.archive.pack import pack
+from winkfs.archive.packer import UNCHANGEABLE, PackReport
 from winkfs.archive.unpack import unpack
 from winkfs.archive.update import now_ns
 from winkfs.container.compact import compact

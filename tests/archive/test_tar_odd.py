@@ -36,7 +36,8 @@ from trees import files_beside
 
 import winkfs
 from winkfs.archive.items import STREAM_BYTES, Note, Ratio
-from winkfs.archive.pack import PackReport, pack
+from winkfs.archive.pack import pack
+from winkfs.archive.packer import PackReport
 from winkfs.archive.tar import UNKNOWN_OWNER, Tarball
 from winkfs.container.bulk import Row
 from winkfs.errors import FormatError

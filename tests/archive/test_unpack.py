@@ -107,15 +107,21 @@ def test_a_file_goes_into_the_directory_of_its_name(
     assert (report.failed, report.unchanged, notes) == (0, 3, [])
 
 
+def beside_a_file(tmp_path: Path, order: str) -> tuple[Path, Path]:
+    """Return a container, and a directory that has a file `a` of the size of the one in it."""
+    base = container(tmp_path, *((name, b"1") for name in ("first", *order.split())))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "a").write_bytes(b"x")
+    return base, out
+
+
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("order", ["a a/b", "a/b a"])
 def test_a_file_of_an_earlier_run_goes_into_its_directory(
     tmp_path: Path, order: str, force: bool
 ) -> None:
-    base = container(tmp_path, *((name, b"1") for name in ("first", *order.split())))
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "a").write_bytes(b"x")
+    base, out = beside_a_file(tmp_path, order)
     with winkfs.open(base) as c:
         at = c.stat("a").mtime_ns
     os.utime(out / "a", ns=(at, at))
@@ -129,11 +135,7 @@ def test_a_file_of_an_earlier_run_goes_into_its_directory(
 def test_a_file_that_was_there_goes_into_no_directory(
     tmp_path: Path, order: str, force: bool
 ) -> None:
-    """Its size is that of the file in the container."""
-    base = container(tmp_path, *((name, b"1") for name in ("first", *order.split())))
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "a").write_bytes(b"x")
+    base, out = beside_a_file(tmp_path, order)
     time.sleep(0.02)  # the clock of files is a coarse one
     report = unpack(base, out, force=force, note=lambda note: None)
     if force and order == "a a/b":

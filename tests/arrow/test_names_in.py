@@ -13,7 +13,7 @@ import stored
 
 import winkfs
 from winkfs.archive.items import Note, Ratio
-from winkfs.archive.pack import Packer, PackReport
+from winkfs.archive.packer import Packer, PackReport
 from winkfs.archive.parquet import ParquetColumns, Table
 from winkfs.names import to_str
 from winkfs.samples import intake

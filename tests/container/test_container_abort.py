@@ -132,7 +132,8 @@ def test_a_command_that_is_interrupted_changes_nothing(run: Run, args: list[str]
 def test_an_update_that_is_interrupted_keeps_what_it_synced(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from winkfs.archive.pack import PER_ROW, pack
+    from winkfs.archive.pack import pack
+    from winkfs.archive.packer import PER_ROW
 
     shrink(monkeypatch, "pack", batch=300 * PER_ROW, synced=1_000)
     count = 1_500

@@ -21,7 +21,7 @@ from commands import Run, run
 import winkfs
 import winkfs.dataset
 from winkfs.archive.items import ItemSource, Note, Ratio
-from winkfs.archive.pack import Packer, PackReport
+from winkfs.archive.packer import Packer, PackReport
 from winkfs.archive.parquet import ParquetColumns
 from winkfs.archive.tar import Tarball
 from winkfs.samples import intake, mds, webdataset

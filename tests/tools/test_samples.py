@@ -13,7 +13,7 @@ from tables import COLUMNS, DOCUMENTS, SIZES, documents_in, run_program
 
 import winkfs
 from winkfs.archive.items import Note, Ratio
-from winkfs.archive.pack import Packer, PackReport
+from winkfs.archive.packer import Packer, PackReport
 from winkfs.archive.parquet import ParquetColumns
 from winkfs.archive.tar import Tarball
 from winkfs.samples import intake

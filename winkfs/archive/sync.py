@@ -38,7 +38,8 @@ from winkfs.archive.items import (
     Some,
     Suspect,
 )
-from winkfs.archive.pack import Packer, PackReport, Progress, root_of, scratch_of
+from winkfs.archive.pack import root_of, scratch_of
+from winkfs.archive.packer import Packer, PackReport, Progress
 from winkfs.archive.sources import archive
 from winkfs.archive.tree import OwnFiles, Tree
 from winkfs.archive.update import Mark, Stored, now_ns

@@ -353,7 +353,8 @@ class Tree:
     def _leave_out(self, name: bytes, path: bytes, fd: int, kind: bytes) -> bool:
         if self._exclude and self._exclude(to_str(name)):
             return True
-        if kind != DIR and UNFINISHED.fullmatch(path.rpartition(b"/")[2]):
+        started = UNFINISHED_START in path and kind != DIR
+        if started and UNFINISHED.fullmatch(path.rpartition(b"/")[2]):
             self._note(Note(name, LEFT_BY_UNPACK, False, often=1))
             return True
         try:

@@ -33,7 +33,7 @@ from winkfs.units import CLAMPED
 
 if TYPE_CHECKING:
     from winkfs.archive.items import Note
-    from winkfs.archive.pack import PackReport
+    from winkfs.archive.packer import PackReport
 
 COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
 

@@ -24,7 +24,6 @@ from winkformats.disk.storage import Directory
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     MAX_RATIO,
-    ChangingItemSource,
     Copy,
     Note,
     Notes,
@@ -32,19 +31,8 @@ from winkfs.archive.items import (
     Seen,
     Suspect,
 )
-from winkfs.archive.pack import (
-    Line,
-    Packer,
-    PackReport,
-    check_names,
-    left_out,
-    packer_of,
-    put_all,
-    root_of,
-    scratch_of,
-    would_store,
-)
-from winkfs.archive.sources import archive
+from winkfs.archive.pack import check_names, root_of, scratch_of, source_of, would_store
+from winkfs.archive.packer import Line, Packer, PackReport, packer_of, put_all
 from winkfs.archive.tree import OwnFolder, Tree, listed_names
 from winkfs.archive.update import Finder, Known, Update, differences, now_ns, same_content
 from winkfs.dataset.dataset import Dataset
@@ -134,18 +122,11 @@ def pack_shards(
         no, only = excluder(exclude), excluder(include)
         ratio = Ratio(max_ratio)
         if dry_run:
-            reader: ChangingItemSource
-            if tree:
-                own = None if new else OwnFolder(path)
-                reader = Tree(
-                    where, count, scratch_of(path), own=own, xattrs=xattrs, exclude=no,
-                    include=only, names=names,
-                )  # fmt: skip
-            else:
-                reader = archive(
-                    where, count, scratch_of(path), xattrs=xattrs, exclude=left_out(no, only),
-                    ignore_zeros=ignore_zeros, ratio=ratio,
-                )  # fmt: skip
+            reader = source_of(
+                where, scratch_of(path), count, own=None if new else OwnFolder(path),
+                xattrs=xattrs, exclude=no, include=only, names=names,
+                ignore_zeros=ignore_zeros, ratio=ratio,
+            )  # fmt: skip
             update_ = None if changes is None else changes.update
             same = None if changes is None else changes.same
             would_store(reader, update_, same, report, count, stored)
@@ -420,9 +401,10 @@ def _in_processes(job: _Job, units: list[tuple[int, str]]) -> list[ShardRecord]:
 
 
 def _pack_stream(job: _Job, shards: int, changes: _Changes | None) -> list[ShardRecord]:
-    source = archive(
-        job.source, job.note, scratch_of(job.transaction.root), xattrs=job.xattrs,
-        exclude=left_out(job.exclude, job.include), ignore_zeros=job.ignore_zeros, ratio=job.ratio,
+    source = source_of(
+        job.source, scratch_of(job.transaction.root), job.note, own=None, xattrs=job.xattrs,
+        exclude=job.exclude, include=job.include, names=None, ignore_zeros=job.ignore_zeros,
+        ratio=job.ratio,
     )  # fmt: skip
     with contextlib.ExitStack() as stack:
         writers = [

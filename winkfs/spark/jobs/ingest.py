@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from winkformats.disk.paths import absolute
 from winkformats.errors import FormatError
 from winkfs.archive.items import Note, Ratio
-from winkfs.archive.pack import Packer, PackReport
+from winkfs.archive.packer import Packer, PackReport
 from winkfs.archive.parquet import ParquetColumns as ParquetColumns
 from winkfs.archive.tar import Tarball
 from winkfs.archive.warc import Warc
