@@ -28,8 +28,8 @@ class Bulk(Protocol):
 
 
 def contents(store: Bulk) -> Iterator[tuple[str, bytes]]:
-    """Yield the name of each file as of the call, and its content as of when it is read; a file that
-    was deleted before that is left out.
+    """Yield the name of each file as of the call, and its content as of when it is read; a file
+    that was deleted before that is left out.
 
     raises  CorruptError
     memory  AT_ONCE_BYTES of contents, FAR_BYTES of a store that is far, or the largest file
