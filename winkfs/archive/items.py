@@ -351,11 +351,12 @@ class Allowance:
     def __init__(self, most: int, stored: int, ratio: Ratio) -> None:
         self._most, self._stored, self._ratio = most, stored, ratio
         self._limit = ratio.limit(stored)
-        self.used = 0
+        self.used = self._holes = 0
 
     def has(self, size: int) -> bool:
         """Return whether so many bytes of content may be claimed."""
-        return self.used + size <= min(self._most, self._limit)
+        used = self.used + size
+        return used - self._holes <= self._most and used <= self._limit
 
     def claim(self, size: int, *, holes: int = 0) -> None:
         """Count bytes of content. Raises FormatError if they are too many.
@@ -363,7 +364,8 @@ class Allowance:
         holes  bytes of them that are holes, which are written as zeros
         """
         self.used += size
-        if self.used - holes > self._most:
+        self._holes += holes
+        if self.used - self._holes > self._most:
             raise FormatError("more content than the container has bytes: left out")
         if self.used > self._limit:
             raise FormatError(self._ratio.reason(self._stored))
