@@ -26,8 +26,9 @@ from seam import disk_calls, once
 import winkfs
 from winkformats import native
 from winkformats.version import VERSION
-from winkfs.cli import COMMANDS, GROUPS, WORDS, cli
+from winkfs.cli import COMMANDS, GROUPS, cli
 from winkfs.cli._common import explain, parse_time, printable
+from winkfs.cli.words import WORDS
 from winkfs.names import is_glob, literal_prefix
 
 pytestmark = pytest.mark.slow
@@ -89,8 +90,14 @@ def test_wrong_usage_is_one_line_and_status_2(run: Run, args: list[str]) -> None
         ("pak . c", "no such command: pak: did you mean pack or unpack?: see winkfs --help"),
         ("stopre", "did you mean store"), ("xyzzy", "no such command: xyzzy: see winkfs --help"),
         ("extract c out", "no such command: extract: use winkfs unpack"),
-        ("vacuum s", "use winkfs dataset vacuum"), ("dataset vacum s", "vacum"),
-        ("export c --tar -", "export: No such option '--tar': use winkfs unpack --tar: see"),
+        ("vacuum s", "use winkfs dataset vacuum"),
+        ("dataset vacum s", "dataset: no such command: vacum: did you mean vacuum?"),
+        ("queue list q", "queue: no such command: list: use winkfs queue ls: see"),
+        ("unmount m", "use winkfs umount"), ("list c", "use winkfs ls"),
+        ("mount c m --rw", "mount: no such option --rw: use winkfs mount without --ro: see"),
+        ("pack t c --delete", "use winkfs sync DIR BASE --delete"),
+        ("rm -rf c x", "no such option -f: use winkfs rm -r"),
+        ("export c --tar -", "export: no such option --tar: use winkfs unpack --tar: see"),
         ("ls c --colums a", "--columns"), ("no\nsuch", "no\\nsuch"),
     ],
 )  # fmt: skip
@@ -99,11 +106,24 @@ def test_a_wrong_word_names_the_right_one(run: Run, line: str, text: str) -> Non
     assert text in one_line(run(*words), 2).replace("option: ", "option ")
 
 
-def test_words_of_other_tools_name_commands() -> None:
-    coming = {"cp", "du"}
-    named = {words.partition(" ")[0] for words in WORDS.values()}
-    assert named <= {*COMMANDS, *coming}
-    assert not WORDS.keys() & COMMANDS.keys()
+PLACES = [(place, use) for place, uses in WORDS.items() for use in uses]
+
+
+@pytest.mark.parametrize(("place", "use"), PLACES, ids=str)
+def test_words_of_other_tools_name_what_is_there(place: str, use: str) -> None:
+    """And they are themselves no words of ours."""
+    known = {path.strip(): command for path, command in commands_below(cli, "")}
+    here = known.get(place, cli)
+    for word in WORDS[place][use].split():
+        if isinstance(here, click.Group):
+            assert f"{place} {word}".strip() not in known
+        else:
+            assert not any(word in param.opts for param in here.params), word
+    words = use.replace(",", "").split()
+    command = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
+    if use not in ("--version", "help --man"):
+        options = {option for param in known[command].params for option in param.opts}
+        assert options >= {word for word in words if word.startswith("-")}
 
 
 def test_h_is_help_only_alone(run: Run, base: str) -> None:
@@ -260,6 +280,9 @@ def test_prefix_of_a_glob(glob: str, prefix: str) -> None:
     assert is_glob(glob) is (glob != "abc")
 
 
+UNBUFFERED = os.environ | {"PYTHONUNBUFFERED": "1"}
+
+
 @pytest.mark.parametrize(
     "command", [["ls", "c"], ["cat", "c", "a"], ["info", "c", "--json"], ["verify", "c"]]
 )
@@ -267,11 +290,50 @@ def test_full_standard_output_is_one_line(tmp_path: Path, command: list[str]) ->
     stored.make(tmp_path / "c", {"a": b"1"})
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*PROGRAM, *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
-        )
+            [*PROGRAM, *command], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True,
+            env=UNBUFFERED if command[0] == "cat" else None,
+        )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "No space left" in done.stderr
+
+
+LIMIT = 100_000  # bytes of a file
+LIMITED = [PROGRAM[0], "-c", f"import resource as r; r.setrlimit(r.RLIMIT_FSIZE, ({LIMIT},) * 2); "
+           + PROGRAM[2]]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["cat c large", "ls c --json", "grep c n", "unpack c --tar -"])
+def test_output_that_is_cut_is_an_error(tmp_path: Path, command: str) -> None:
+    """The system writes what fits below the limit, and refuses the next write."""
+    many = {f"{'n' * 200}{i}": b"" for i in range(900)}
+    stored.make(tmp_path / "c", {"large": b"line\n" * 60_000} | many)
+    with (tmp_path / "out").open("wb") as out:
+        done = subprocess.run(
+            [*LIMITED, *command.split()], cwd=tmp_path, stdout=out, stderr=subprocess.PIPE,
+            text=True, env=UNBUFFERED,
+        )  # fmt: skip
+    assert (done.returncode, (tmp_path / "out").stat().st_size) == (1, LIMIT)
+    assert "File too large" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_small_pipe_gets_all_or_it_is_an_error(tmp_path: Path, blocking: bool) -> None:
+    content = b"line\n" * 60_000
+    stored.make(tmp_path / "c", {"large": content})
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(writer, blocking)
+    with os.fdopen(reader, "rb") as pipe, subprocess.Popen(
+        [*PROGRAM, "cat", "c", "large"], cwd=tmp_path, stdout=writer, stderr=subprocess.PIPE,
+        env=UNBUFFERED,
+    ) as process:  # fmt: skip
+        os.close(writer)
+        assert process.stderr is not None
+        if blocking:
+            assert pipe.read() == content
+        assert process.stderr.read().count(b"\n") == (not blocking)
+    assert process.returncode == (not blocking)
 
 
 # --- signals ---

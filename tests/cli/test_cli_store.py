@@ -174,6 +174,7 @@ def test_salvage_prints_what_was_lost(run: Run) -> None:
         $ store salvage s u
         ...
         $ store migrate s
+        base:  s
         files: 1
         """,
     )

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.shell_completion import shell_complete
 
-from winkfs.cli._common import VERSION, explain, printable, warn
+from winkfs.cli._common import VERSION, Group, explain, path_of, printable, warn
 from winkfs.errors import DamageWarning, Stopped, signal_of, stop
 from winkfs.units import parse_size
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": this one; one line)
     "Containers": {
@@ -87,13 +91,6 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
 }
 COMMANDS: Final = {name: command for group in GROUPS.values() for name, command in group.items()}
 OWN_H: Final = ("ls", "du", "tree", "grep")  # have an option -h
-WORDS: Final = {
-    "merge": "cp A B OUT", "subset": "cp A OUT --where COND", "extract": "unpack", "list": "ls",
-    "check": "verify", "fsck": "verify", "delete": "rm", "remove": "rm", "rename": "mv",
-    "prune": "compact", "defrag": "compact", "vacuum": "dataset vacuum", "index": "reindex",
-    "ncdu": "du --ncdu", "export --tar": "unpack --tar", "export --zip": "unpack --zip",
-}  # fmt: skip
-"""Commands and options of other tools, and what does the same here."""
 NO_ARGS: Final = getattr(click.exceptions, "NoArgsIsHelpError", ())  # of click 8.2 or later
 COMPLETE: Final = "_WINKFS_COMPLETE"  # set by the shell's script where it wants completions
 MANUAL: Final = ["help", "--man"]
@@ -102,7 +99,7 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 PIPE_CLOSED: Final = 128 + signal.SIGPIPE
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """Group that imports the module of a command when it runs; `--help` imports none."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -115,36 +112,11 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and name[:1] != "-" and not ctx.resilient_parsing:
-            raise click.UsageError(f"no such command: {name}{_meant(name)}", ctx)
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, group in GROUPS.items():
             with formatter.section(title):
                 width = max(map(len, COMMANDS))
                 formatter.write_dl([(f"{name:{width}}", what) for name, (_, what) in group.items()])
-
-
-def _meant(name: str) -> str:
-    """Return what may be meant by a command, for a message."""
-    known = _here(name)
-    if not known:
-        from difflib import get_close_matches
-
-        close = get_close_matches(name, COMMANDS, cutoff=0.6)
-        return f": did you mean {' or '.join(close)}?" if close else ""
-    return known
-
-
-def _here(words: str) -> str:
-    """Return what does here what other tools call so, for a message."""
-    here = WORDS.get(words, "")
-    return f": use winkfs {here}" if here.partition(" ")[0] in COMMANDS else ""
 
 
 def _endpoint(_: click.Context, __: click.Parameter, url: str | None) -> None:
@@ -226,7 +198,7 @@ def _script(shell: str) -> str:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run a command -> exit status. Any error becomes one line on standard error."""
-    _open_missing()
+    _prepare_streams()
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup has it ignored
             signal.signal(number, stop)
@@ -280,13 +252,33 @@ def arguments(args: list[str]) -> list[str]:
     return args
 
 
-def _open_missing() -> None:
+def _prepare_streams() -> None:
     """Replace standard streams that are closed (`>&-`) by /dev/null: otherwise a file of a
-    container would get their number."""
+    container would get their number. Replace an unbuffered output by one that writes all bytes."""
     nothing = Path(os.devnull)
     sys.stdin = sys.stdin or nothing.open()
     sys.stdout = sys.stdout or nothing.open("w")
     sys.stderr = sys.stderr or nothing.open("w")
+    raw = getattr(sys.stdout, "buffer", None)
+    if isinstance(raw, io.FileIO):  # PYTHONUNBUFFERED, python -u
+        sys.stdout = io.TextIOWrapper(
+            WholeWriter(io.FileIO(raw.fileno(), "w", closefd=False)), sys.stdout.encoding,
+            sys.stdout.errors, newline="\n", write_through=True,
+        )  # fmt: skip
+
+
+class WholeWriter(io.BufferedWriter):
+    """File of which each `write` returns when all bytes are written.
+
+    Python's own unbuffered output writes once: a disk that is nearly full, a limit or a signal
+    would cut what is longer, without an error.
+    """
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write bytes -> how many. Raises OSError."""
+        count = super().write(data)
+        self.flush()
+        return count
 
 
 def _run(args: list[str]) -> int:
@@ -327,8 +319,11 @@ def _usage(error: click.ClickException) -> str:
     if isinstance(error, click.UsageError) and error.ctx is not None:
         command = error.ctx.command_path
         if isinstance(error, click.NoSuchOption):
-            text = text.rstrip(".") + _here(f"{error.ctx.info_name} {error.option_name}")
-        text = f"{command.removeprefix('winkfs').strip()}: {text}".removeprefix(": ")
+            from winkfs.cli.words import use_of
+
+            if use := use_of(path_of(error.ctx), error.option_name):
+                text = f"no such option {error.option_name}: use winkfs {use}"
+        text = f"{path_of(error.ctx)}: {text}".removeprefix(": ")
         return f"{text.rstrip('.')}: see {command} --help"
     return printable(text)
 

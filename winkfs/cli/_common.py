@@ -167,6 +167,30 @@ _HINTS: Final = {
 }
 
 
+# --- commands ---
+
+
+class Group(click.Group):
+    """Group of commands. Of a wrong one the message names what may be meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and name[:1] != "-" and not ctx.resilient_parsing:
+            from winkfs.cli.words import meant
+
+            raise click.UsageError(
+                f"no such command: {name}{meant(path_of(ctx), name, known)}", ctx
+            )
+        return super().resolve_command(ctx, args)
+
+
+def path_of(ctx: click.Context) -> str:
+    """Return the words of a command, as "queue ls"; "": `winkfs` itself."""
+    return ctx.command_path.removeprefix("winkfs").strip()
+
+
 # --- messages ---
 
 

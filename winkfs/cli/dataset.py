@@ -11,6 +11,7 @@ from winkfs.cli._common import (
     DURATION,
     JSON,
     SIZE,
+    Group,
     Progress,
     answer,
     counted,
@@ -30,7 +31,7 @@ SHARD_SIZE: Final = click.option(
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Group)
 def dataset() -> None:
     """Create and maintain data sets: folders of containers (shards) with many concurrent writers.
 

@@ -18,7 +18,7 @@ import click
 
 from winkformats.disk.paths import locate, open_file
 from winkformats.errors import FormatError
-from winkfs.cli._common import answer, printable
+from winkfs.cli._common import Group, answer, printable
 from winkfs.container.ondisk.lock import WriterLock
 from winkfs.names import FILES, to_str
 from winkfs.units import time_text
@@ -57,7 +57,7 @@ CLASSES: Final = {
 FIXED: Final = ("SBSIZE", "FORMAT")  # no --set: the file would be another one
 
 
-@click.group()
+@click.group(cls=Group)
 def fct() -> None:
     """Inspect or change a single file: superblock, entries, cells and pairs."""
 

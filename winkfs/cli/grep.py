@@ -156,16 +156,10 @@ def grep(
                 return 0
             if result.out:
                 if search.separator and selected:
-                    _write(search.separator)
-                _write(result.out)
+                    sys.stdout.buffer.write(search.separator)
+                sys.stdout.buffer.write(result.out)
             selected = selected or result.found
     return failures.status if selected else 1
-
-
-def _write(data: bytes) -> None:
-    left = memoryview(data)
-    while left:  # without a buffer a part may be written
-        left = left[sys.stdout.buffer.write(left) :]
 
 
 def _shown(name: bytes) -> bytes:

@@ -15,6 +15,7 @@ from winkformats.errors import FormatError
 from winkfs.cli._common import (
     COMPRESS,
     MAX_RATIO,
+    Group,
     answer,
     bad_records,
     emit,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 Job = Callable[["SparkSession", "Report"], dict[str, Any]]
 
 
-@click.group()
+@click.group(cls=Group)
 def pipeline() -> None:
     """Run Spark jobs over containers and data sets.
 

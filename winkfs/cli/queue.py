@@ -18,6 +18,7 @@ from winkfs.cli._common import (
     JSON,
     SIZE,
     TIME,
+    Group,
     answer,
     complete_folder,
     counted,
@@ -53,7 +54,7 @@ CONSUMER: Final = click.option("--consumer", metavar="NAME", default=MAIN,
                                help="Use the position of this consumer (see seek).")  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Group)
 def queue() -> None:
     """Create and use queues of messages, by arrival or by priority.
 

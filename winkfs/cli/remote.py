@@ -17,6 +17,7 @@ from winkfs.cli._common import (
     DURATION,
     JSON,
     Failures,
+    Group,
     Progress,
     answer,
     bytes_to_read,
@@ -133,7 +134,7 @@ def sign(url: str, name: str, expires: int, copy: bool, as_json: bool) -> int:
     return 0
 
 
-@click.group()
+@click.group(cls=Group)
 def cache() -> None:
     """Look after the cache of what was read of containers on object storage.
 
@@ -215,7 +216,7 @@ def _bring(there: winkfs.Reader, names: list[bytes], limit: int) -> int:
     return total
 
 
-@click.group()
+@click.group(cls=Group)
 def remote() -> None:
     """Look after stores of objects: see docs/remote.md."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from winkfs.cli._common import JSON, SIZE, complete_file, counted
+from winkfs.cli._common import JSON, SIZE, Group, complete_file, counted
 from winkfs.cli.verbs import (
     ALL,
     CONTENTS,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FILE: Final = click.argument("base", metavar="FILE", shell_complete=complete_file)
 
 
-@click.group()
+@click.group(cls=Group)
 def ring() -> None:
     """Create and use queues that overflow from memory to a file, or a device, of fixed size.
 

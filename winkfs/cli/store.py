@@ -19,6 +19,7 @@ from winkfs.cli._common import (
     JSON,
     STDIN,
     Failures,
+    Group,
     Progress,
     complete_file,
     complete_folder,
@@ -44,7 +45,7 @@ FORCE: Final = click.option(
 )  # fmt: skip
 
 
-@click.group()
+@click.group(cls=Group)
 def store() -> None:
     """Create, change and maintain stores of records with ids.
 
@@ -319,7 +320,7 @@ def compact(base: str, dry_run: bool, force: bool, as_json: bool) -> int:
     """
     with records(base, "a", force=force) as found, Progress("compacting", "bytes") as bar:
         done = found.compact(bar, dry_run=dry_run)
-    return print_facts(done, as_json)
+    return print_facts({"base": base, "dry_run": dry_run, **done}, as_json)
 
 
 @store.command()
@@ -354,6 +355,6 @@ def migrate(base: str, force: bool, as_json: bool) -> None:
     function = kind.function("migrate", path)
     with Progress("migrating", "bytes") as bar:
         facts = function(path, bar, **forced(kind, force))
-    print_facts(facts, as_json)
+    print_facts({"base": base, **facts}, as_json)
     if facts.get("segments"):
         warn(f"{base}: no released version of RabbitMQ reads its .sqs files")

@@ -171,7 +171,9 @@ class Records(Reader):
     def compact(
         self, progress: Progress | None = None, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
-        """Reclaim space; return what was done, or with `dry_run` what would be. progress: bytes."""
+        """Reclaim space; return what was done, or with `dry_run` what would be: the `files` that
+        were compacted, their `bytes_before` and `bytes_after`, and facts of the kind. progress:
+        bytes."""
         raise self._refusal()
 
     def _refusal(self) -> ReadOnly:

@@ -143,7 +143,9 @@ class LogRecords(HandleRecords):
         self.store.commit(sync=True)
 
     def compact(self, progress: Progress | None = None, *, dry_run: bool = False) -> dict[str, Any]:
-        return self.store.compact(progress, dry_run=dry_run)
+        done = self.store.compact(progress, dry_run=dry_run)
+        after = done["bytes"] - done["freed"]
+        return {"files": done["files"], "bytes_before": done["bytes"], "bytes_after": after}
 
 
 def _recid(id: str) -> int:

@@ -107,7 +107,11 @@ class MessageRecords(HandleRecords):
     def compact(
         self, progress: Callable[[int], None] | None = None, *, dry_run: bool = False
     ) -> Mapping[str, Any]:
-        return self.store.compact(progress, dry_run=dry_run)._asdict()
+        done = self.store.compact(progress, dry_run=dry_run)
+        return {
+            "files": done.files, "bytes_before": done.before, "bytes_after": done.after,
+            "moved": done.moved, "problems": list(done.problems),
+        }  # fmt: skip
 
 
 def _bytes(id: str) -> bytes:
