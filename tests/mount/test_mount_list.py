@@ -12,6 +12,7 @@ from pathlib import Path
 import commands
 import pytest
 from commands import Run, listed, one_line
+from json_page import faults
 from memory_source import MemorySource
 from mounting import leave_dead, mounted, need_fuse, request, server_of, watched
 from stored import make
@@ -35,6 +36,7 @@ def corpus(tmp_path: Path) -> Path:
 def record(run: Run, directory: Path) -> dict[str, object]:
     """The line of `winkfs mounts --json` for one mount."""
     records = [json.loads(line) for line in listed(run("mounts", "--json"))]
+    assert faults("mounts", records) == []
     [found] = [line for line in records if line["directory"] == canonical(directory)]
     assert isinstance(found, dict)
     return found

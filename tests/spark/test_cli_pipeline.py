@@ -14,6 +14,7 @@ import pytest
 import stored
 from commands import Run, one_line
 from commands import run as run  # a fixture
+from json_page import faults, objects
 from sparking import SparkSession, environment, need_spark, without_python
 
 import winkfs
@@ -92,6 +93,7 @@ def test_a_job_uses_the_session_of_its_process_and_restores_it(
     done = run("pipeline", "stats", source, "--json")
     assert (done.status, done.err) == (0, "")
     assert json.loads(done.out)["files"] == 300
+    assert faults("pipeline stats", objects(done.out)) == []
     assert spark.range(3).count() == 3
     assert (spark.conf.getAll, signal.getsignal(signal.SIGINT)) == (before, handler)
     line = one_line(run("pipeline", "stats", source, "--conf", "spark.sql.shuffle.partitions=9"))

@@ -190,6 +190,25 @@ def test_after_a_clean_shutdown_consumed_messages_are_not_back(
     assert held(clean) == (WANTED, [])
 
 
+def test_live_ids_and_references_need_no_list(
+    clean: Path, run: Run
+) -> None:
+    """Without a list of them: they are those of the broker."""
+    rows = [json.loads(line) for line in run("store", "ls", clean, "--json").out.splitlines()]
+    assert sorted(row["refs"] for row in rows) == sorted(WANTED.values())
+    facts = json.loads(run("store", "compact", clean, "--force", "--json").out)
+    dead = ALL.keys() - WANTED.keys()
+    assert facts["bytes_before"] - facts["bytes_after"] == len(dead) * len(rows_of("0.rdq")[0])
+    assert held(clean) == (WANTED, [])
+
+
+def rows_of(name: str) -> list[bytes]:
+    """The records of a segment of the broker, which are all of one size."""
+    data = (CLEAN / name).read_bytes()
+    size = int.from_bytes(data[:8]) + 9
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
 @pytest.mark.parametrize("name", ["msg_store_index.ets", "file_summary.ets", "clean.dot"])
 def test_a_broker_s_index_that_is_gone_is_not_believed(clean: Path, name: str) -> None:
     os.unlink(clean / name)

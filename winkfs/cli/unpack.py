@@ -167,12 +167,13 @@ def unpack(
     from winkfs.archive.unpack import unpack as run
     from winkfs.archive.unpacker import Existing
 
+    places = {"directory": directory, "tar": tar, "zip": zip_}
     existing = Existing.SKIP if skip_existing else Existing.NEWER if keep_newer else Existing.EQUAL
     with contextlib.ExitStack() as stack:
         names = names_from(files_from, stack)
         return _run(
             run, base, directory, [glob_text(glob) for glob in globs],
-            {"base": base, "directory": directory or tar or zip_ or STDOUT},
+            {"base": base} | {name: path for name, path in places.items() if path is not None},
             tar=tar, zip=zip_, contents=sys.stdout.buffer if to_stdout else None,
             exclude=[glob_text(pattern) for pattern in exclude],
             names=None if names is None else map(_clean, names),
