@@ -190,9 +190,7 @@ def test_after_a_clean_shutdown_consumed_messages_are_not_back(
     assert held(clean) == (WANTED, [])
 
 
-def test_live_ids_and_references_need_no_list(
-    clean: Path, run: Run
-) -> None:
+def test_live_ids_and_references_need_no_list(clean: Path, run: Run) -> None:
     """Without a list of them: they are those of the broker."""
     rows = [json.loads(line) for line in run("store", "ls", clean, "--json").out.splitlines()]
     assert sorted(row["refs"] for row in rows) == sorted(WANTED.values())
