@@ -31,11 +31,11 @@ from winkfs.archive.items import (
     Unreadable,
 )
 from winkfs.archive.sources import archive
-from winkfs.archive.tree import OwnFiles, OwnFolder, Tree
+from winkfs.archive.tree import OwnFile, OwnFiles, OwnFolder, Tree
 from winkfs.archive.update import metadata_of
 from winkfs.container.bulk import Row
 from winkfs.container.container import Container
-from winkfs.container.ondisk.inode import ATTRS, Attrs
+from winkfs.container.ondisk.inode import ATTRS, INT64, Attrs
 from winkfs.container.ondisk.typed import RECORD
 from winkfs.container.ondisk.typed import USER as COLUMN
 from winkfs.container.select import by_paths
@@ -53,6 +53,7 @@ TYPES: Final = {FileType.DIR: "directory", FileType.LINK: "link"}
 NAMES_AT_ONCE: Final = 512  # contents that are read together
 EXECUTE: Final = 0o100
 NO_OWNER: Final = ATTRS.pack(0, 0, 0)
+NO_DOUBT: Final = INT64, INT64  # a ctime, and a position, that no file has
 Xattrs = Mapping[bytes, bytes]
 Line = Callable[[str], None]
 
@@ -138,7 +139,8 @@ class Comparison:
     doubt         (ctime, position): compare the contents of files whose mtimes differ, of those of
                   the second side with this ctime or a later one, nanoseconds, and of those of the
                   first with inodes from this position on; None: not for these reasons
-    doubts        number of files for the last two reasons
+                  Attributes, too, are compared only of these, and if mtimes differ
+    doubts        number of files whose contents were compared for the last two reasons
     """
 
     def __init__(
@@ -221,8 +223,7 @@ class Comparison:
         what = {"content": self._contents(old, new, same & (kinds[0] != FileType.DIR))}
         what["size"] = same & (kinds[0] != FileType.DIR) & (old.size != new.size)
         if not self._content_only:
-            unit = max(self._one.unit, self._other.unit)
-            what["mtime"] = same & (old.mtime // unit != new.mtime // unit)
+            what["mtime"] = same & self._times(old, new)
             modes = (old.kind ^ new.kind) >> MODE_AT
             whole = self._one.attrs and self._other.attrs
             if whole:
@@ -250,11 +251,9 @@ class Comparison:
         found = np.zeros(len(old), np.bool_)
         maybe = files & (old.size == new.size) & (old.size > 0)
         if self._doubt is not None and not self._checksum:
-            since, end = self._doubt
-            doubtful = maybe & ((new.numbers[:, CTIME] >= since) | (old.pos >= end))
+            doubtful = maybe & self._doubtful(old, new, self._doubt)
             self.doubts += int(doubtful.sum())
-            unit = max(self._one.unit, self._other.unit)
-            maybe = doubtful | (maybe & (old.mtime // unit != new.mtime // unit))
+            maybe = doubtful | (maybe & self._times(old, new))
         elif not self._checksum:
             return found
         index = np.flatnonzero(maybe)
@@ -266,12 +265,27 @@ class Comparison:
         found[index] = both
         return found
 
+    def _times(self, old: FileTable, new: FileTable) -> Bools:
+        """Return which mtimes differ."""
+        unit = max(self._one.unit, self._other.unit)
+        one, other = (old.mtime, new.mtime) if unit == 1 else (old.mtime // unit, new.mtime // unit)
+        found: Bools = one != other
+        return found
+
+    @staticmethod
+    def _doubtful(old: FileTable, new: FileTable, doubt: tuple[int, int]) -> Bools:
+        since, end = doubt
+        found: Bools = (new.numbers[:, CTIME] >= since) | (old.pos >= end)
+        return found
+
     def _attributes(self, old: FileTable, new: FileTable, same: Bools) -> dict[str, Bools]:
         """Return which files have different extended attributes, and different columns."""
         found = {word: np.zeros(len(old), np.bool_) for word in ("xattrs", "columns")}
         maybe = same & (((old.kind & FILLED) == 0) | ((new.kind & FILLED) == 0))
         if self._alike():
             maybe &= old.pos != new.pos
+        if self._doubt is not None and self._doubt != NO_DOUBT:
+            maybe &= self._doubtful(old, new, self._doubt) | self._times(old, new)
         index = np.flatnonzero(maybe)
         if not len(index):
             return found
@@ -507,21 +521,21 @@ class StoreSide:
             found[name] = sum_.digest()
 
 
-class _Listed:
+class Listed:
     """A side that is listed as a whole before it is compared."""
 
     unit, attrs, columns = 1, True, frozenset[str]()
 
     def __init__(self) -> None:
-        self._table = NOTHING
+        self.table = NOTHING
         self._xattrs: dict[bytes, Xattrs] = {}
 
     def _take(self, names: list[bytes], facts: Sequence[Sequence[int]]) -> Iterator[FileTable]:
-        self._table = table_by_name(names, facts)
-        yield self._table
+        self.table = table_by_name(names, facts)
+        yield self.table
 
     def has_below(self, directory: bytes) -> bool:
-        start, rows = directory + b"/", self._table
+        start, rows = directory + b"/", self.table
         at = bisect_left(range(len(rows)), start, key=rows.name)
         return at < len(rows) and rows.name(at).startswith(start)
 
@@ -529,7 +543,7 @@ class _Listed:
         return {name: self._xattrs[name] for name in rows.names if name in self._xattrs}
 
 
-class TreeSide(_Listed):
+class TreeSide(Listed):
     """A directory as a side.
 
     note        called with files that cannot be read, or that no container holds
@@ -537,6 +551,7 @@ class TreeSide(_Listed):
     everything  True: all of them, not only those called user.*
     exclude     return whether to leave a name out, with all below it
     own         files to leave out silently, see `Tree`
+    since       ns: attributes of files with an earlier ctime are read when they are compared
     """
 
     def __init__(
@@ -548,16 +563,18 @@ class TreeSide(_Listed):
         attributes: bool = True,
         everything: bool = False,
         exclude: Choose | None = None,
-        own: OwnFiles | OwnFolder | None = None,
+        own: OwnFiles | OwnFolder | OwnFile | None = None,
     ) -> None:
         super().__init__()
         self._root, self._note, self._scratch = root, note, scratch
-        self._attributes = attributes
+        self._attributes, self._everything, self.since = attributes, everything, 0
         self._tree = Tree(root, note, scratch, xattrs=everything, exclude=exclude, own=own)
 
     def tables(self) -> Iterator[FileTable]:
         names, facts = list[bytes](), list[tuple[int, ...]]()
-        for seen, status, xattrs in self._tree.listed(attributes=self._attributes):
+        for seen, status, xattrs in self._tree.listed(
+            since=self.since if self._attributes else None
+        ):
             names.append(seen.name)
             facts.append((
                 seen.size, seen.mtime_ns, status.st_ctime_ns, seen.ftype,
@@ -567,16 +584,26 @@ class TreeSide(_Listed):
                 self._xattrs[seen.name] = xattrs
         return self._take(names, facts)
 
+    def xattrs(self, rows: FileTable) -> dict[bytes, Xattrs]:
+        found, early = super().xattrs(rows), rows.numbers[:, CTIME] < self.since
+        if self._attributes and early.any():
+            names = rows.take(early).names
+            tree = Tree(self._root, self._note, self._scratch, xattrs=self._everything, names=names)
+            listed = tree.listed()
+            found |= {seen.name: xattrs for seen, _, xattrs in listed if xattrs}
+        return found
+
     def digests(self, rows: FileTable) -> dict[bytes, bytes]:
         tree = Tree(self._root, self._note, self._scratch, names=rows.names)
         return dict(_digested(tree.items(by_mtime=False), self._note))
 
 
-class TarSide(_Listed):
+class TarSide(Listed):
     """A tar file as a side; it is read once.
 
     path      a file, or "-" for standard input
     contents  True: `digests` will be called
+    targets   of hard links, after `tables`
     """
 
     def __init__(
@@ -586,6 +613,7 @@ class TarSide(_Listed):
         self._tar = archive(path, note, scratch, **options)
         self._contents, self._note = contents, note
         self._digests: dict[bytes, bytes] = {}
+        self.targets: dict[bytes, bytes] = {}
 
     def tables(self) -> Iterator[FileTable]:
         known: dict[bytes, tuple[int, ...]] = {}
@@ -597,6 +625,10 @@ class TarSide(_Listed):
             known[name] = (size, meta.mtime_ns, meta.mtime_ns, ftype, meta.mode & PERMISSIONS,
                            meta.uid, meta.gid)  # fmt: skip
             self._xattrs.pop(name, None)
+            if isinstance(item, Copy):
+                self.targets[name] = item.target
+            else:
+                self.targets.pop(name, None)
             if meta.xattrs:
                 self._xattrs[name] = meta.xattrs
             elif isinstance(item, Copy) and item.target in self._xattrs:

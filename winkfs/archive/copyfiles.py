@@ -18,9 +18,11 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from winkformats.arrays import Bools, Int64, among
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, FormatError
 from winkfs.archive.compare import Comparison, StoreSide, Xattrs, pairs
 from winkfs.archive.items import Note, Notes
+from winkfs.archive.packer import Packer, PackReport
+from winkfs.archive.update import metadata_row
 from winkfs.container.building import building
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
@@ -33,7 +35,7 @@ from winkfs.dataset.reading import Handles
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import begun
-from winkfs.errors import NotAllowed, Refusal
+from winkfs.errors import NoSuchFile, NotAllowed, Refusal
 from winkfs.names import DATA, Name, base_of, chooser, excluder, to_bytes, to_str
 from winkfs.reader import Reader
 from winkfs.registry import kind_of
@@ -53,10 +55,12 @@ class CopyReport(Copied):
     """Result of a copy: numbers of files, and bytes of their content.
 
     unchanged  the target has them equally
+    updated    only their metadata: the target has the contents
     failed     damaged, or listed and not there
     """
 
     unchanged: int = 0
+    updated: int = 0
     failed: int = 0
 
 
@@ -111,7 +115,8 @@ def copy(
     sources     their paths, or that of one; of several files with one name that of the last counts
     out         a container, which is made if there is none, or an existing data set. A new
                 container has the variant and the compression of the first source, and the columns
-                of all. Of an existing one, equal files stay as they are, others are replaced
+                of all. Of an existing one, equal files stay as they are, others are replaced; a
+                container gets only the metadata of files whose contents it has
     include     globs of names that are copied, with all below them; exclude: that are not
     names       only files with these names
     where       a condition on the files, see `Reader.scan`
@@ -151,7 +156,9 @@ def copy(
             plan.list()
         if target.there:
             with target.reading() as reader:
-                report.unchanged = plan.skip_equal(reader, keep=no_clobber, changed=changed)
+                plan.skip_equal(
+                    reader, report, keep=no_clobber, in_place=target.in_place, changed=changed
+                )
         elif changed is not None:
             for name in plan.table.names:
                 changed("+", name)
@@ -163,10 +170,31 @@ def copy(
         else:
             with target.writing(found[0], columns) as container:
                 plan.run(container, report, progress, sync=target.there and not target.dataset)
+                plan.update(container)
         for source in found:
             for problem in source.problems():
                 count(Note(b"", problem, True))
     return report
+
+
+def copy_some(
+    source: Source,
+    names: Iterable[bytes],
+    container: Container,
+    report: PackReport,
+    note: Notes,
+    progress: Progress | None,
+    *,
+    sync: bool,
+) -> None:
+    """Copy files of a source into a container that is open. See `Plan.run`."""
+    copied = CopyReport()
+    plan = Plan([source], Choice(names=frozenset(names)), b"", note)
+    try:
+        plan.run(container, copied, progress, sync=sync)
+    finally:
+        for name in ("files", "directories", "links", "bytes"):
+            setattr(report, name, getattr(report, name) + getattr(copied, name))
 
 
 def joined_columns(schemas: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -296,13 +324,13 @@ class Plan:
         self.columns = [source.columns for source in sources]
         self._choice, self._prefix, self._note, self._first = choice, prefix, note, first
         self.table, self._part = NOTHING, np.empty(0, np.int64)
-        self._listed = False
+        self._listed, self._updates = False, list[tuple[Part, FileTable]]()
         if not choice.everything or len(sources) > 1:
             self.list()
 
     @property
     def empty(self) -> bool:
-        return self._listed and not len(self.table)
+        return self._listed and not len(self.table) and not self._updates
 
     def list(self, columns: Sequence[str] = ()) -> None:
         """List the files by the catalogs, with values of columns, unless that was done."""
@@ -335,31 +363,56 @@ class Plan:
         self._note(Note(b"", str(error), True))
 
     def skip_equal(
-        self, there: Reader, *, keep: bool, changed: Callable[[str, bytes], None] | None
-    ) -> int:
-        """Leave out files that the target has equally, or, with `keep`, at all -> how many.
+        self,
+        there: Reader,
+        report: CopyReport,
+        *,
+        keep: bool,
+        in_place: bool,
+        changed: Callable[[str, bytes], None] | None,
+    ) -> None:
+        """Leave out files that the target has equally, or, with `keep`, at all, and count them.
 
-        changed  see `copy`
-        cost     contents are compared of files with equal metadata
+        in_place  the target can change metadata: `update` changes those of files that it has
+        changed   see `copy`
+        cost      contents are compared of files of equal size
         """
         target = StoreSide(there, self._problem)
         olds = FileTable.concat(list(target.tables()))
         old, new = pairs(olds, self.table)
         left = np.ones(len(self.table), np.bool_)
         left[new] = False
-        added = left.copy()
+        added, only = left.copy(), np.zeros(len(left), np.bool_)
         if not keep and len(new):
             side = _Side(self)
             comparison = Comparison(target, side, checksum=True, everything=True)
             both = self.table.take(new)
-            changes = {change.name for change in comparison.changed(olds.take(old), both)}
+            changes = {one.name: one for one in comparison.changed(olds.take(old), both)}
             left[new] = np.fromiter(map(changes.__contains__, both.names), np.bool_, len(new))
+            updated = [
+                in_place and change.sign == "M" and {"content", "size"}.isdisjoint(change.what)
+                for change in map(changes.get, both.names) if change is not None
+            ]  # fmt: skip
+            only[new[left[new]]] = updated
         if changed is not None:
             for name, is_new in zip(self.table.take(left).names, added[left].tolist(), strict=True):
                 changed("+" if is_new else "M", name)
-        count = len(left) - int(left.sum())
+        report.unchanged = len(left) - int(left.sum())
+        report.updated = int(only.sum())
+        self._updates = list(self.by_part(self.table.take(only)))
+        left &= ~only
         self._keep(self.table.take(left), self._part[left])
-        return count
+
+    def update(self, container: Container) -> None:
+        """Give files of the target that have the content already the metadata of the source."""
+        packer = Packer(container, PackReport(), self._note, None)
+        for part, rows in self._updates:
+            for name in rows.names:
+                try:
+                    row = metadata_row(part.container, name)
+                    packer.change(row._replace(name=self._prefix + name))
+                except (NoSuchFile, FormatError) as error:
+                    self._note(Note(self._prefix + name, str(error), True))
 
     def _problem(self, line: str) -> None:
         self._note(Note(b"", line, True))
@@ -530,6 +583,11 @@ class Target:
         self._attrs, self._ao = first.store.settings.attrs, first.ao
         stores = [part.container.store for source in sources for part in source.parts]
         return self._attrs or not any(store.settings.attrs for store in stores)
+
+    @property
+    def in_place(self) -> bool:
+        """Return whether metadata of its files can be changed."""
+        return not self.dataset and not self._ao
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Any]:

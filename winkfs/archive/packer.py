@@ -188,11 +188,16 @@ class Packer:
         self._unfinished: Mark | None = None  # stored with the first of these
         self._stored = stored
 
-    def run(self, source: ItemSource, unfinished: Mark | None = None) -> None:
+    def run(
+        self, source: ItemSource, unfinished: Mark | None = None, *, synced: bool = False
+    ) -> None:
         """Put all items; those put before an error stay. Raises as the source and the container.
 
         unfinished  the mark of this pack: after each BUILD_BYTES it is synced, and has that
+        synced      it is synced after each SYNC_BYTES
         """
+        if synced:
+            self._synced = self.container.stored_bytes
         if unfinished is not None:
             self._unfinished, self._synced = unfinished, self.container.stored_bytes
             self._sync_bytes = BUILD_BYTES
@@ -317,7 +322,12 @@ class Packer:
             return False
         if suspect.content and not same_content(item, self.container):
             return False
-        changed = differences(item, self.container)
+        return self.change(item)
+
+    def change(self, item: Item) -> bool:
+        """Update the metadata of a file of the container -> whether that was possible, or is noted;
+        otherwise the file has to be stored again."""
+        name, changed = to_bytes(item.name), differences(item, self.container)
         if not changed:
             self._report.unchanged += 1
         elif self.container.ao:

@@ -1,7 +1,12 @@
-"""Sync: makes a container equal to a directory, a tar file or another store.
+"""Sync: makes a container, a data set or a directory equal to a directory, an archive or a store.
 
 Both sides are compared first, see `winkfs.archive.compare`; then what differs is stored, and last,
 if wanted, what the source does not have is removed. Contents are read where metadata leave a doubt.
+
+    Origin    the source: a side of the comparison, and what is stored of it
+    compared  the changes to be made
+
+A directory is written by `winkfs.archive.synctree`.
 """
 
 from __future__ import annotations
@@ -9,14 +14,17 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from winkformats.disk.schemes import is_far
 from winkformats.errors import FormatError
 from winkfs.archive.compare import (
+    NO_DOUBT,
+    TYPES,
     Change,
     Comparison,
     Side,
@@ -26,12 +34,13 @@ from winkfs.archive.compare import (
     what_is,
 )
 from winkfs.archive.items import (
+    STDIN,
     STREAM_BYTES,
     ChangingItemSource,
     Chooser,
+    Copy,
     Item,
     Large,
-    Meta,
     Note,
     Notes,
     Seen,
@@ -41,25 +50,32 @@ from winkfs.archive.items import (
 from winkfs.archive.pack import root_of, scratch_of
 from winkfs.archive.packer import Packer, PackReport, Progress
 from winkfs.archive.sources import archive
-from winkfs.archive.tree import OwnFiles, Tree
-from winkfs.archive.update import Mark, Stored, now_ns
+from winkfs.archive.tree import OwnFile, OwnFiles, OwnFolder, Tree
+from winkfs.archive.update import Mark, Stored, metadata_of, metadata_row, now_ns
 from winkfs.container.building import building
-from winkfs.container.bulk import Row
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
 from winkfs.container.ondisk.inode import INT64
-from winkfs.container.table import FileTable
+from winkfs.container.table import POS, FileTable
+from winkfs.dataset.dataset import Dataset
+from winkfs.dataset.dataset import open as open_dataset
+from winkfs.dataset.reading import DatasetReading
 from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
 from winkfs.names import DATA, Choose, base_of, chooser, excluder
 from winkfs.reader import Reader
-from winkfs.registry import open_silently
+from winkfs.registry import kind_of, open_silently
 from winkfs.remote import refuse_far
 from winkfs.tables import tables
 
+if TYPE_CHECKING:
+    from winkfs.archive.copyfiles import Source
+
 IN_THE_WAY: Final = "{} is in the place of this {}: --delete removes it"
 NONE_LEFT: Final = "the source is empty: --force removes all files"
-NEVER: Final = INT64  # a ctime, and a position, that no file has
+ITSELF: Final = "is the source, too: nothing is synced with itself"
+RECENT: Final = INT64  # a position that no file has
+Refused = Callable[[Change], Note | None]
 
 
 @dataclass(slots=True)
@@ -79,6 +95,8 @@ class Options:
     force     delete also if the source is empty
     xattrs    all readable extended attributes of a directory, not only those called user.*
     include, exclude  globs, see `names.excluder`: names that are looked at
+    trusted   into a directory: see `same_permissions` of `unpack`
+    owners    into a directory: give files their owners, if we are root
     """
 
     delete: bool = False
@@ -88,6 +106,8 @@ class Options:
     xattrs: bool = False
     include: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    trusted: bool = False
+    owners: bool = True
 
     @property
     def chosen(self) -> Choose | None:
@@ -96,6 +116,25 @@ class Options:
     def root(self, source: str) -> int:
         """Return the number of the source for the mark of the container: see `pack.root_of`."""
         return root_of(source, self.exclude, self.include, xattrs=self.xattrs)
+
+
+def target_at(path: str) -> Literal["container", "data set", "tree"]:
+    """Return what a sync makes equal at a path, where nothing may be.
+
+    raises  ValueError if it is a folder and a container; Refusal of what takes no files
+    """
+    what = what_is(path)
+    if what == "tree":
+        return "tree"
+    if what == "tar":
+        raise Refusal("is a file, no container, data set or directory: name another target", path)
+    kind, base = kind_of(path.rstrip("/") or path)
+    if kind.name == "data set":
+        return "data set"
+    if kind.name != "container":
+        raise Refusal(f"a {kind.name} is there, which takes no files", base)
+    refuse_far(base)
+    return "tree" if path.endswith("/") else "container"
 
 
 def sync(
@@ -107,24 +146,49 @@ def sync(
     changed: Callable[[Change], None],
     progress: Progress | None = None,
 ) -> SyncReport:
-    """Make the container `base`, which is made if it is not there, equal to a source.
+    """Make `base` equal to a source: an existing data set, a directory, which is made if its path
+    ends with a slash, or a container, which is made if there is nothing.
 
     note      called with each file that was not stored as it is
     changed   called with each difference before it is carried out
     progress  called with the number of files since the last call
-    raises    NoSuchFile; Refusal (an empty source); Locked; FormatError; OSError
+    raises    NoSuchFile; Refusal (an empty source); Locked; FormatError; OSError; ValueError; of a
+              data set DatasetConflict
     """
-    target = base_of(base)
-    refuse_far(target)
-    report = SyncReport()
+    what, report, damages = target_at(base), SyncReport(), set[str]()
 
     def count(noted: Note) -> None:
+        if not noted.name:  # damage of a store, which several may notice
+            if noted.what in damages:
+                return
+            damages.add(noted.what)
         report.count(noted)
         note(noted)
 
+    if what == "tree":
+        from winkfs.archive.synctree import into_tree  # late: it imports this module
+
+        into_tree(source, base, options, report, count, changed, progress)
+    elif what == "data set":
+        _into_dataset(source, base, options, report, count, changed, progress)
+    else:
+        _into_container(source, base_of(base), options, report, count, changed, progress)
+    return report
+
+
+def _into_container(
+    source: str,
+    target: str,
+    options: Options,
+    report: SyncReport,
+    note: Notes,
+    changed: Callable[[Change], None],
+    progress: Progress | None,
+) -> None:
     exists = os.path.lexists(target + DATA)
     with contextlib.ExitStack() as stack:
-        origin = _Origin(source, target, options, count, stack)
+        scratch = scratch_of(target)
+        origin = Origin(source, target + DATA, OwnFiles(target), scratch, options, note, stack)
         if exists and options.dry:
             container = stack.enter_context(contextlib.closing(open_container(target)))
         elif exists:
@@ -133,18 +197,24 @@ def sync(
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="winkfs-"))
             container = stack.enter_context(building(os.path.join(scratch, "none")))
         else:
-            container = stack.enter_context(building(target))
+            container = stack.enter_context(building(target, **origin.like()))
         began = now_ns()
         mark = Mark.of(container, options.root(source))
-        work = _compared(origin, container, mark, options, count, changed)
+        side = StoreSide(container, origin.problem)
+        origin.set_since(mark.since)
+        work = compared(side, origin, (mark.since, mark.end), options, note, changed)
+        if progress:
+            progress(work.equal)
         if options.dry:
-            return report
-        packer = Packer(container, report, count, progress)
-        origin.declare(container)
+            return
+        if not exists:
+            origin.adopt(container)
+        if work.decisions:
+            origin.declare(container)
         for name in work.replaced:
             container.delete(name)
-        if work.decisions:
-            packer.put_chosen(origin.items(list(work.decisions)), _Decided(work.decisions))
+        packer = Packer(container, report, note, progress)
+        origin.put(packer, work.decisions, report, progress, sync=exists)
         if not report.failed:
             for name in work.gone:
                 container.delete(name)
@@ -154,7 +224,6 @@ def sync(
         stored = bool(work.decisions or work.gone or not exists)
         if origin.what == "tree" and not report.failed and (stored or work.doubts):
             Mark(mark.root, began, 0).keep(container)
-    return report
 
 
 @contextlib.contextmanager
@@ -170,72 +239,181 @@ def _changing(target: str) -> Iterator[Container]:
             raise
 
 
+def _into_dataset(
+    source: str,
+    target: str,
+    options: Options,
+    report: SyncReport,
+    note: Notes,
+    changed: Callable[[Change], None],
+    progress: Progress | None,
+) -> None:
+    """Add a shard with what differs, and with the tombstones of what is removed: one commit."""
+    from winkfs.archive.copyfiles import joined_columns
+    from winkfs.dataset.packing import PACKED, last_packed
+    from winkfs.dataset.shardwriter import ShardWriter
+    from winkfs.dataset.transaction import begun
+
+    with contextlib.ExitStack() as stack:
+        old = stack.enter_context(contextlib.closing(open_dataset(target)))
+        own = None if is_far(old.base) else OwnFolder(old.base)
+        origin = Origin(source, old.base, own, scratch_of(old.base), options, note, stack)
+        began, tree = now_ns(), options.root(source)
+        since, seen, packed = last_packed(old, tree)
+        side = _DatasetSide(old, origin.problem, seen, packed)
+        origin.set_since(since)
+        work = compared(side, origin, (since, RECENT), options, note, changed)
+        report.unchanged += work.equal
+        if progress:
+            progress(work.equal)
+        if options.dry or not (work.decisions or work.gone):
+            return
+        decisions = dict.fromkeys(origin.with_targets(work.decisions))
+        settings = {"ao": old.ao, "columns": joined_columns([old.columns, origin.columns])}
+        with begun(old.base) as transaction:
+            with ShardWriter(transaction, "00000", **settings) as writer:
+                packer = Packer(writer.container, report, note, progress)
+                origin.put(packer, decisions, report, progress, sync=False)
+                if not report.failed:
+                    writer.gone = set(work.gone)
+                    report.removed = len(work.gone)
+                if writer.empty:
+                    writer.abandon()
+                    transaction.abort()
+                    return
+                record = writer.finish()
+            whole = origin.what == "tree" and not report.failed
+            mark = {"root": tree, "since": began, "seen": old.generation}
+            metrics = {PACKED: mark} if whole else {}
+            transaction.commit([record], metrics=metrics, since=old.generation)
+
+
+class _DatasetSide(StoreSide):
+    """A data set as the target. Files of shards that others have added since a tree was packed are
+    at the position RECENT, so that their contents are compared.
+
+    seen, packed  see `packing.last_packed`
+    """
+
+    def __init__(
+        self, dataset: Dataset, problem: Callable[[str], None], seen: int, packed: int
+    ) -> None:
+        super().__init__(dataset, problem)
+        self._dataset = dataset
+        ranks = {shard.record.rank[0] for shard in dataset.shards}
+        recent = {rank for rank in ranks if rank > seen and rank != packed}
+        self._recent = recent if packed else set()  # without a mark all contents are compared
+
+    def tables(self) -> Iterator[FileTable]:
+        for rows in super().tables():
+            yield self._placed(rows) if self._recent else rows
+
+    def _placed(self, rows: FileTable) -> FileTable:
+        recent = [
+            set(some)
+            for shard, _, some in self._dataset.homes(rows.names)
+            if shard.record.rank[0] in self._recent
+        ]
+        if not recent:
+            return rows
+        names, numbers = set[bytes]().union(*recent), rows.numbers.copy()
+        found = np.fromiter(map(names.__contains__, rows.names), np.bool_, len(rows))
+        numbers[found, POS] = RECENT
+        return rows.with_numbers(numbers)
+
+
 # --- what there is to do ---
 
 
 @dataclass(slots=True)
-class _Work:
+class Work:
     """The changes to be made.
 
     decisions  names to store, and of each None, or whether to compare its content before
     replaced   names of another type
     gone       names that the source does not have
+    folders    names of decisions that are directories
+    removed_folders  names of `replaced` and `gone` that are directories
     """
 
     decisions: dict[bytes, bool | None] = field(default_factory=dict)
     replaced: list[bytes] = field(default_factory=list)
     gone: list[bytes] = field(default_factory=list)
+    folders: set[bytes] = field(default_factory=set)
+    removed_folders: set[bytes] = field(default_factory=set)
     equal: int = 0
     doubts: bool = False
 
 
-def _compared(
-    origin: _Origin,
-    container: Container,
-    mark: Mark,
+def compared(
+    target: Side,
+    origin: Origin,
+    doubt: tuple[int, int],
     options: Options,
     note: Notes,
     changed: Callable[[Change], None],
-) -> _Work:
-    work = _Work()
+    *,
+    side: Side | None = None,
+    everything: bool | None = None,
+    ignored: str = "",
+    refused: Refused | None = None,
+) -> Work:
+    """Compare the sides, and report the changes to be made.
 
-    def problem(line: str) -> None:
-        note(Note(b"", line, True))
-
-    target = StoreSide(container, problem)
-    doubt = (mark.since, mark.end) if origin.what == "tree" else (NEVER, NEVER)
+    doubt    (ctime, position) of a source that is a directory: see `Comparison`
+    side     the source as it is compared; None: that of the origin
+    everything  all extended attributes count; None: as of the origin
+    ignored  a difference that does not count
+    refused  returns a note on a change that cannot be made
+    raises   Refusal: the source is empty
+    """
+    work = Work()
     comparison = Comparison(
-        target, origin.side, checksum=options.checksum, everything=origin.everything,
-        chosen=options.chosen, doubt=doubt,
+        target, side or origin.side, checksum=options.checksum,
+        everything=origin.everything if everything is None else everything,
+        chosen=options.chosen, doubt=doubt if origin.what == "tree" else NO_DOUBT,
     )  # fmt: skip
+    left = 0  # names that the source has
     for change in comparison.changes():
-        name, sign = change.name, change.sign
-        if sign == "-":
-            if not options.delete:
-                comparison.totals.removed -= 1
+        if ignored in change.what:
+            change = change._replace(what=tuple(what for what in change.what if what != ignored))
+            if not change.what:
+                work.equal += 1
                 continue
-            work.gone.append(name)
-        elif sign == "T" and not options.delete:
-            assert change.old is not None
-            assert change.new is not None
-            note(Note(name, IN_THE_WAY.format(f"a {change.old.type}", change.new.type), True))
+        sign, name, what, old, new = change
+        left += new is not None
+        if new is None and not options.delete:
             continue
-        elif sign == "T":
-            work.replaced.append(name)
-            work.decisions[name] = None
-        else:
-            whole = sign == "+" or not {"content", "size"}.isdisjoint(change.what)
+        if sign == "T" and not options.delete:
+            assert old is not None
+            assert new is not None
+            note(Note(name, IN_THE_WAY.format(f"a {old.type}", new.type), True))
+            continue
+        if refused is not None and (noted := refused(change)) is not None:
+            if noted.what:
+                note(noted)
+            continue
+        if sign != "+" and sign != "M":
+            assert old is not None
+            (work.replaced if sign == "T" else work.gone).append(name)
+            if old.type == TYPES[FileType.DIR]:
+                work.removed_folders.add(name)
+        if new is not None:
+            whole = sign != "M" or not {"content", "size"}.isdisjoint(what)
             work.decisions[name] = None if whole else False
+            if new.type == TYPES[FileType.DIR]:
+                work.folders.add(name)
         changed(change)
-    totals = comparison.totals
-    work.equal, work.doubts = totals.equal, comparison.doubts > 0
-    left = totals.equal + totals.added + totals.modified + totals.retyped
-    if work.gone and not left and not options.force:
+    work.equal += comparison.totals.equal
+    work.doubts = comparison.doubts > 0
+    for problem in () if origin.reader is None else origin.reader.problems:
+        origin.problem(problem)
+    if work.gone and not (work.equal or left) and not options.force:
         raise Refusal(NONE_LEFT, origin.path)
     return work
 
 
-class _Decided:
+class Decided:
     """Selects the files that are stored: see `items.Chooser`."""
 
     def __init__(self, decisions: dict[bytes, bool | None]) -> None:
@@ -252,68 +430,188 @@ class _Decided:
 # --- the source ---
 
 
-class _Origin:
-    """The source of a sync, as a side, and as items.
+class Origin:
+    """The source of a sync: a side, and what is stored of it.
 
+    what        what is at its path, see `compare.what_is`
     everything  its extended attributes are all that it has
+    reader      of a store
+    columns     of the user: name -> type
     """
 
     def __init__(
-        self, path: str, target: str, options: Options, note: Notes, stack: contextlib.ExitStack
+        self,
+        path: str,
+        target: str,
+        own: OwnFiles | OwnFolder | None,
+        scratch: str,
+        options: Options,
+        note: Notes,
+        stack: contextlib.ExitStack,
     ) -> None:
-        self.path, self.what = path, what_is(path)
-        self._options, self._note, self._scratch = options, note, scratch_of(target)
+        """Open the source.
+
+        target  path of the target, of a container that of its data file
+        own     its files, which are left out if they are in the source
+        raises  Refusal if it is the target; ValueError of standard input; as `open`
+        """
+        self.path, self.what, self._stack = path, what_is(path), stack
+        self._options, self._note, self._scratch, self._own = options, note, scratch, own
         self._exclude = excluder(options.exclude)
         self.everything = options.xattrs or self.what == "store"
-        self._reader: Reader | None = None
-        self._own = None
+        self.reader: Reader | None = None
+        self.columns: dict[str, str] = {}
+        self._source: Source | None = None
         self.side: Side
         if self.what == "store":
-            self._reader = stack.enter_context(open_silently(path))
-            self.side = StoreSide(self._reader, self._problem)
+            self.reader = stack.enter_context(open_silently(path))
+            data = DATA if isinstance(self.reader, Container) else ""
+            if _real(self.reader.base + data) == _real(target):
+                raise Refusal(ITSELF, path)
+            self.columns = self.reader.columns
+            self.side = StoreSide(self.reader, self.problem)
         elif self.what == "tree":
-            self._own = OwnFiles(target)
+            if _real(path) == _real(target):
+                raise Refusal(ITSELF, path)
             self.side = TreeSide(
-                path, note, self._scratch, everything=options.xattrs, exclude=self._exclude,
-                own=self._own,
-            )  # fmt: skip
+                path, note, scratch, everything=options.xattrs, exclude=self._exclude, own=own
+            )
         else:
-            if path == "-":
+            if path == STDIN:
                 raise ValueError("a tar file is read twice: standard input cannot be synced")
             chosen = options.chosen
             self._exclude = None if chosen is None else lambda name: not chosen(name)
             self.side = TarSide(
-                path, note, self._scratch, contents=True, xattrs=options.xattrs,
-                exclude=self._exclude,
-            )  # fmt: skip
+                path, note, scratch, contents=True, xattrs=options.xattrs, exclude=self._exclude
+            )
 
-    def _problem(self, line: str) -> None:
+    def problem(self, line: str) -> None:
         self._note(Note(b"", line, True))
+
+    def set_since(self, since: int) -> None:
+        """Have a directory not ask for attributes of files with an earlier ctime, nanoseconds."""
+        if isinstance(self.side, TreeSide):
+            self.side.since = since
+
+    def own_files(self) -> OwnFiles | OwnFolder | OwnFile | None:
+        """Return the files of the source, to be recognised in a directory that is the target."""
+        if is_far(self.path):
+            return None
+        if isinstance(self.reader, Container):
+            return OwnFiles(self.reader.base)
+        return OwnFolder(self.path) if os.path.isdir(self.path) else OwnFile(self.path)
+
+    # --- into a container ---
+
+    def like(self) -> dict[str, Any]:
+        """Return the options of a new container: the compression of the one that is copied."""
+        from winkfs.archive.copyfiles import like
+
+        copied = self._copied()
+        return {} if copied is None else {"compress": like(copied, {})["compress"]}
+
+    def adopt(self, container: Container) -> None:
+        """Compress contents with the dictionary of the container that is copied."""
+        from winkfs.archive.copyfiles import adopt_dictionary
+
+        if (copied := self._copied()) is not None:
+            adopt_dictionary(container, copied)
 
     def declare(self, container: Container) -> None:
         """Declare the columns of the source in a container. Raises ValueError for other types."""
-        columns = {} if self._reader is None else self._reader.columns
-        known = container.columns
-        missing = {name: kind for name, kind in columns.items() if name not in known}
-        if missing and not container.classic:
-            container.add_columns(missing)
+        from winkfs.archive.copyfiles import declare
+
+        if not container.classic:
+            declare(container, self.columns)
+
+    def _copied(self) -> Source | None:
+        """Return the source whose entries can be copied as they are; None: it has none such."""
+        if self._source is None and isinstance(self.reader, Container | DatasetReading):
+            from winkfs.archive.copyfiles import opened
+
+            self._source = self._stack.enter_context(opened(self.path))
+        return self._source
+
+    def put(
+        self,
+        packer: Packer,
+        decisions: dict[bytes, bool | None],
+        report: SyncReport,
+        progress: Progress | None,
+        *,
+        sync: bool,
+    ) -> None:
+        """Store files in a container, as `Work.decisions` has them. sync: from time to time."""
+        container, copied = packer.container, None
+        whole = [name for name, content in decisions.items() if content is None]
+        rest = {name: False for name, content in decisions.items() if content is not None}
+        if container.store.settings.attrs:
+            copied = self._copied()
+        if copied is None:
+            if self.what == "tree" and not rest:  # quicker than by a chooser
+                packer.run(self.items(whole), synced=sync)
+            elif decisions:
+                packer.put_chosen(self.items(list(decisions)), Decided(decisions))
+            return
+        assert self.reader is not None
+        for name in rest:
+            try:
+                if not packer.change(metadata_row(self.reader, name)):
+                    whole.append(name)
+            except (NoSuchFile, FormatError) as error:
+                self._note(Note(name, str(error), True))
+        if whole:
+            from winkfs.archive.copyfiles import copy_some
+
+            copy_some(copied, whole, container, report, self._note, progress, sync=sync)
+
+    # --- what is stored ---
+
+    def with_targets(self, names: Iterable[bytes]) -> list[bytes]:
+        """Return names, and the files of an archive that hard links among them are to."""
+        found, targets = dict.fromkeys(names), getattr(self.side, "targets", {})
+        for name in list(found) if targets else ():
+            while (name := targets.get(name, b"")) and name not in found:
+                found[name] = None
+        return list(found)
 
     def items(self, names: list[bytes]) -> ChangingItemSource:
         """Return a source of files; the chooser selects these among them."""
-        if self._reader is not None:
-            return _StoreItems(self._reader, self._note, frozenset(names))
+        if self.reader is not None:
+            return _StoreItems(self.reader, self._note, frozenset(names))
         if self.what == "tree":
             return Tree(
                 self.path, self._note, self._scratch, own=self._own, xattrs=self._options.xattrs,
                 names=names,
             )  # fmt: skip
-        return archive(
+        found = archive(
             self.path, _ignored, self._scratch, xattrs=self._options.xattrs, exclude=self._exclude
         )
+        return _Members(found, frozenset(names))
+
+
+def _real(path: str) -> str:
+    return path if is_far(path) else os.path.realpath(path)
 
 
 def _ignored(noted: Note) -> None:
     """Ignore a note that the comparison has reported already."""
+
+
+class _Members:
+    """The members of an archive; hard links only of some names."""
+
+    def __init__(self, source: ChangingItemSource, names: Collection[bytes]) -> None:
+        self._source, self._names = source, names
+
+    def items(self, *, by_mtime: bool) -> Generator[Item, None, None]:
+        yield from self._source.items(by_mtime=by_mtime)
+
+    def changed(self, update: Chooser, *, by_mtime: bool) -> Generator[Item | Suspect, None, None]:
+        for found in self._source.changed(update, by_mtime=by_mtime):
+            item = found.item if isinstance(found, Suspect) else found
+            if not isinstance(item, Copy) or item.name in self._names:
+                yield found
 
 
 class _StoreItems:
@@ -349,15 +647,13 @@ class _StoreItems:
 
     def _item(self, name: bytes) -> Item:
         reader = self._reader
-        stat, xattrs = reader.stat(name), reader.getxattrs(name) or None
-        mode = None if stat.ftype == FileType.LINK else stat.mode
-        ftype = FileType.FILE if stat.ftype == FileType.EXEC else stat.ftype
-        if stat.size < STREAM_BYTES or not isinstance(reader, Container):
-            data = reader.read(name)
-            return Row(name, data, stat.mtime_ns, ftype, mode, stat.uid, stat.gid, xattrs)
-        meta = Meta(stat.mtime_ns, stat.mode, stat.uid, stat.gid, xattrs)
+        row = metadata_row(reader, name)
+        ftype = FileType.FILE if row.ftype == FileType.EXEC else row.ftype
+        size = reader.stat(name).size
+        if size < STREAM_BYTES or not isinstance(reader, Container):
+            return row._replace(data=reader.read(name), ftype=ftype)
         holes = any(extent.pointer == 0 for extent in reader.extents(name))
-        return Large(name, Stored(reader, name), stat.size, meta, holes)
+        return Large(name, Stored(reader, name), size, metadata_of(row), holes)
 
 
 class _All:

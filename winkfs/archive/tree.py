@@ -126,6 +126,21 @@ class OwnFolder:
         return _identity(os.stat(path, dir_fd=directory, follow_symlinks=False)) == self._identity
 
 
+class OwnFile:
+    """Recognises a file, if it is in the tree."""
+
+    data = None
+
+    def __init__(self, path: str) -> None:
+        self.prefix = os.path.basename(os.fsencode(path))
+        self._identity = _identity(os.stat(path))
+
+    def hold(self, path: bytes, directory: int, kind: bytes) -> bool:
+        """Return whether it is the file. `path`: from the open directory."""
+        status = os.stat(path, dir_fd=directory, follow_symlinks=False)
+        return kind == FILE and _identity(status) == self._identity
+
+
 class Tree:
     """The tree below `root`, as a source of `pack`.
 
@@ -145,7 +160,7 @@ class Tree:
         note: Notes,
         scratch: str,
         *,
-        own: OwnFiles | OwnFolder | None = None,
+        own: OwnFiles | OwnFolder | OwnFile | None = None,
         xattrs: bool = False,
         exclude: Choose | None = None,
         include: Choose | None = None,
@@ -223,12 +238,12 @@ class Tree:
         return ((kind, seen, None) for kind, seen in files)
 
     def listed(
-        self, *, attributes: bool = True
+        self, *, since: int | None = 0
     ) -> Generator[tuple[Seen, os.stat_result, dict[bytes, bytes] | None], None, None]:
         """Yield the files that a container can hold, with their status and extended attributes, and
         note all others. No content is read.
 
-        attributes  False: without extended attributes, None for each
+        since  ns: extended attributes only of files with this ctime or a later one; None: of none
         """
         with self._opened() as root:
             for found, seen, status in self._stated(root):
@@ -236,7 +251,7 @@ class Tree:
                     self._note(Note(found.name, _unheld(status), False))
                     continue
                 xattrs = None
-                if attributes:
+                if since is not None and status.st_ctime_ns >= since:
                     try:
                         path = b"/proc/self/fd/%d/%b" % (found.fd, found.path)
                         xattrs = self._xattrs.of(path, status)

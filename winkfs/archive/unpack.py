@@ -112,7 +112,7 @@ def unpack(
     rename = renaming(strip, transforms)
     choice = Choice(globs, names, exclude=exclude)
     existing = Existing.REPLACE if force else existing
-    with _Run(base, as_of, note, progress, listed, max_ratio) as run:
+    with Unpacking(base, as_of, note, progress, listed, max_ratio) as run:
         archive = directory is None
         paths = Paths(rename, run.note)
         if archive and contents is None:
@@ -125,7 +125,7 @@ def unpack(
                 sink = Preview(root, existing, run)
             elif directory is not None:
                 Path(directory).mkdir(parents=True, exist_ok=True)
-                directories = stack.enter_context(_directories(os.fspath(directory)))
+                directories = stack.enter_context(opened_directories(os.fspath(directory)))
                 sink = Unpacker(
                     directories, run.reader, run.allowance, run.report, run.note,
                     existing=existing, same_permissions=same_permissions, same_owner=same_owner,
@@ -165,7 +165,7 @@ def get(
     contents  write the contents there instead; `path` is not looked at
     raises, others  see `unpack`
     """
-    with _Run(base, as_of, note, progress, listed, max_ratio) as run:
+    with Unpacking(base, as_of, note, progress, listed, max_ratio) as run:
         wanted = _wanted(run, names)
         single = len(names) == 1 and not (is_glob(names[0]) and not wanted.files)
         if contents is not None:
@@ -185,7 +185,7 @@ def get(
         root, short = (path, b"") if into else _split_path(path)
         if into:
             Path(root).mkdir(parents=True, exist_ok=True)
-        with _directories(root) as directories:
+        with opened_directories(root) as directories:
             paths = Paths(None, run.note)
             sink = Unpacker(
                 directories, run.reader, run.allowance, run.report, run.note,
@@ -219,7 +219,7 @@ class _Wanted:
             start = to_bytes(literal_prefix(glob))
             yield Choice([glob]), start[: start.rfind(b"/") + 1]
 
-    def refuse_directories(self, run: _Run) -> None:
+    def refuse_directories(self, run: Unpacking) -> None:
         for tree in self.trees:
             run.note(Note(tree, "is a directory", True))
 
@@ -234,7 +234,7 @@ class _Tree(Choice):
         return []
 
 
-def _wanted(run: _Run, names: Sequence[str]) -> _Wanted:
+def _wanted(run: Unpacking, names: Sequence[str]) -> _Wanted:
     """Return what the names are; a missing one is noted."""
     found = _Wanted()
     for argument in names:
@@ -337,7 +337,7 @@ class Paths:
         return self._names.get(path.removesuffix(OWN), b"")
 
 
-class _Run:
+class Unpacking:
     """One unpack: the store that is open, and what is noted and counted."""
 
     def __init__(
@@ -348,8 +348,11 @@ class _Run:
         progress: Progress | None,
         listed: Listed | None,
         max_ratio: int,
+        *,
+        reader: Reader | None = None,
     ) -> None:
-        self.base, self.report = os.fspath(base), UnpackReport()
+        """reader: the store, open; None: it is opened by its path."""
+        self.base, self.report, self._given = os.fspath(base), UnpackReport(), reader
         self._as_of, self._note, self._progress, self._listed = as_of, note, progress, listed
         self._ratio = Ratio(max_ratio)
         self._damages: list[str] = []
@@ -357,9 +360,12 @@ class _Run:
         self.reader: Reader
         self.allowance: Allowance
 
-    def __enter__(self) -> _Run:
-        reader = open_silently(self.base, as_of=self._as_of)
-        self.reader = self._stack.enter_context(contextlib.closing(reader))
+    def __enter__(self) -> Unpacking:
+        reader = self._given
+        if reader is None:
+            reader = open_silently(self.base, as_of=self._as_of)
+            self._stack.enter_context(contextlib.closing(reader))
+        self.reader = reader
         self.allowance = Allowance(reader.most_content, reader.stored_bytes, self._ratio)
         return self
 
@@ -384,7 +390,7 @@ class _Run:
     def put_all(self, choice: Choice, paths: Paths, sink: Sink) -> None:
         """Put the chosen files. After an error the sink is ended: what is whole stays."""
         waiting = 0
-        with self._ending(sink):
+        with self.ending(sink):
             together: Together | None = getattr(sink, "put_run", None)
             for entry in self._entries(choice, paths, None if self._listed else together):
                 path = paths.of(entry)
@@ -410,11 +416,11 @@ class _Run:
                 yield from found.entries()
 
     def finish(self, sink: Sink) -> None:
-        with self._ending(sink):
+        with self.ending(sink):
             sink.finish()
 
     @contextlib.contextmanager
-    def _ending(self, sink: Sink) -> Iterator[None]:
+    def ending(self, sink: Sink) -> Iterator[None]:
         """End the sink if the block raises."""
         try:
             yield
@@ -430,7 +436,7 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _directories(root: str) -> Iterator[Directories]:
+def opened_directories(root: str) -> Iterator[Directories]:
     with contextlib.closing(Directories(root)) as found:
         yield found
 
@@ -440,7 +446,7 @@ def _directories(root: str) -> Iterator[Directories]:
 
 def _archive(
     stack: contextlib.ExitStack,
-    run: _Run,
+    run: Unpacking,
     tar: str | Writes | None,
     zip: str | Writes | None,
     contents: Writes | None,
@@ -517,7 +523,7 @@ class Preview:
     root  the directory; None: an archive
     """
 
-    def __init__(self, root: str | None, existing: Existing, run: _Run) -> None:
+    def __init__(self, root: str | None, existing: Existing, run: Unpacking) -> None:
         self._root = None if root is None else os.fsencode(root)
         self._existing, self._report, self._note = existing, run.report, run.note
 

@@ -27,7 +27,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from winkformats.disk.posix import link_open, sync_all
 from winkformats.errors import FormatError
@@ -113,10 +113,11 @@ class Directories:
         """Return whether a directory is known to have nothing but what was unpacked."""
         return path in self._new
 
-    def get(self, path: bytes, mode: int = 0o777) -> int:
+    def get(self, path: bytes, mode: int = 0o777, *, make: bool = True) -> int:
         """Return the descriptor of a directory, valid until the next call.
 
         mode    for a new one; its parents are created with 0777, all less the umask
+        make    create it if it does not exist; otherwise FileNotFoundError is raised
         raises  NotADirectoryError if a file or a link has its path, or that of a parent
         """
         if path == self._last:
@@ -131,7 +132,7 @@ class Directories:
             self._open.move_to_end(at)
         for part in reversed(missing):
             at = at + b"/" + part if at else part
-            fd = self._enter(at, part, fd, mode if at == path else 0o777)
+            fd = self._enter(at, part, fd, (mode if at == path else 0o777) if make else None)
             self._open[at] = fd
             if len(self._open) > OPEN_PARENTS:
                 closed, number = self._open.popitem(last=False)
@@ -142,13 +143,15 @@ class Directories:
         self._last, self._last_fd = path, fd
         return fd
 
-    def _enter(self, path: bytes, part: bytes, parent: int, mode: int) -> int:
+    def _enter(self, path: bytes, part: bytes, parent: int, mode: int | None) -> int:
         try:
             fd = self._open_at(part, parent)
             self.mixed = self.mixed or os.fstat(fd).st_dev != self._device
             self.found(path, fd)
             return fd
         except FileNotFoundError:
+            if mode is None:
+                raise
             os.mkdir(part, mode, dir_fd=parent)
             self.made(path)
             self._new.add(path)
@@ -233,11 +236,14 @@ class Unpacker:
         same_owner: bool = True,
         name_of: Callable[[bytes], bytes] = name_at,
         some: bool = False,
+        exact: str | None = None,
     ) -> None:
         """Prepare.
 
         name_of  returns the name in the container of the file at a path
         some     not all files are put: directories above these get their metadata, too
+        exact    what is there, and gets new metadata, loses extended attributes that its entry
+                 does not have and that start with this; None: it keeps them
         """
         self._directories = directories
         self._container, self._allowance = container, allowance
@@ -247,7 +253,7 @@ class Unpacker:
         self._note = note
         self._existing = existing
         self._trusted = same_permissions
-        self._name_of, self._some = name_of, some
+        self._name_of, self._some, self._exact = name_of, some, exact
         self._made = SortedRecords(directories.path)
         self._above = SortedRecords(directories.path)
         directories.made = self._made_directory
@@ -346,11 +352,7 @@ class Unpacker:
             self._probe, temporary = self._new_file(self._directories.root)
             if temporary:
                 os.unlink(temporary, dir_fd=self._directories.root)
-        try:
-            os.utime(self._probe, ns=(wanted, wanted))
-        except (OSError, OverflowError):
-            return False
-        return os.fstat(self._probe).st_mtime_ns == found
+        return held_time(self._probe, wanted) == found
 
     def _is_directory_of(self, path: bytes) -> bool:
         """Return whether the path of a file is the directory of other names of the container."""
@@ -491,6 +493,45 @@ class Unpacker:
         _lock(fd)
         return fd, temporary
 
+    # --- what `sync` does with what is there ---
+
+    def change(self, stat_: Stat, xattrs: Mapping[bytes, bytes], path: bytes) -> bool:
+        """Give a file that is there the metadata of its entry -> False: write it anew."""
+        head, _, short = path.rpartition(b"/")
+        try:
+            fd = os.open(short, LEFT, dir_fd=self._directories.get(head, make=False))
+        except OSError:
+            return False
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return False
+            mode, kept = self._mode(path, stat_), self._kept(path, xattrs)
+            self._give(path, fd, stat_.mtime_ns, mode, stat_.uid, stat_.gid, kept, there=True)
+        except FAILURES as error:
+            self._failed(stat_.name, error)
+        finally:
+            os.close(fd)
+        return True
+
+    def remove(self, path: bytes, directory: bool) -> bool:
+        """Remove a file, or a directory if it is empty -> whether it is gone; if not, note it."""
+        head, _, short = path.rpartition(b"/")
+        try:
+            parent = self._directories.get(head, make=False)
+            (os.rmdir if directory else os.unlink)(short, dir_fd=parent)
+        except FileNotFoundError:
+            return True
+        except OSError as error:
+            if error.errno in NO_USE:
+                raise
+            self._note(Note(path, f"cannot be removed: {error.strerror}", True))
+            return False
+        return True
+
+    def touched(self, path: bytes) -> None:
+        """Have `finish` give a directory its metadata again, if it has an entry."""
+        self._above.add(path)
+
     # --- batches ---
 
     def _turn(self) -> None:
@@ -593,11 +634,15 @@ class Unpacker:
             for record in records:
                 path, *given = pickle.loads(record[DEPTH.size :])
                 try:
-                    self._give(path, self._directories.get(path), *given)
+                    self._give(path, self._directories.get(path), *given, there=True)
                 except (OSError, OverflowError) as error:
                     what = getattr(error, "strerror", None) or str(error)
                     self._note(Note(path, what, True))
         self.abort()
+
+    def flush(self) -> None:
+        """Sync all files that were written, and give them their names. Raises OSError."""
+        self._flush()
 
     def settle(self) -> None:
         """Name the files that are whole, after an error: see `abort`."""
@@ -623,9 +668,7 @@ class Unpacker:
         if self._trusted or not entry.mode & SPECIAL:
             return entry.mode & PERMISSIONS
         self._note(Note(path, NO_SPECIAL, False, often=1))
-        mode = entry.mode & ~SPECIAL
-        if entry.ftype == FileType.DIR and entry.mode & STICKY:
-            mode &= ~SHARED  # without that bit any user could remove the files of others
+        mode: int = safe_mode(entry.mode, entry.ftype == FileType.DIR)
         return mode & PERMISSIONS
 
     def _kept(self, path: bytes, xattrs: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
@@ -648,7 +691,12 @@ class Unpacker:
         xattrs: Mapping[bytes, bytes],
         *,
         owned: bool = False,
+        there: bool = False,
     ) -> None:
+        if there and self._exact is not None:
+            for key in os.listxattr(fd):
+                if key.startswith(self._exact) and os.fsencode(key) not in xattrs:
+                    os.removexattr(fd, key)
         if self._gives_owners:
             if not owned:
                 os.fchown(fd, uid, gid)  # before the mode: it clears the set-id bits
@@ -717,6 +765,24 @@ def stays(
         raise FileExistsError(errno.EEXIST, THERE)
     report.unchanged += 1
     return True
+
+
+def held_time(fd: int, mtime_ns: int) -> int | None:
+    """Return an mtime as the filesystem of an open file rounds it; None: it takes none such."""
+    try:
+        os.utime(fd, ns=(mtime_ns, mtime_ns))
+    except (OSError, OverflowError):
+        return None
+    return os.fstat(fd).st_mtime_ns
+
+
+def safe_mode(mode: Any, directory: Any) -> Any:
+    """Return modes without set-id and sticky bits, of one file or of arrays.
+
+    A directory that loses the sticky bit is writable by its owner only: any user could remove the
+    files of others.
+    """
+    return mode & ~SPECIAL & ~(SHARED * (directory & (mode & STICKY != 0)))
 
 
 def status_of(short: bytes, parent: int) -> os.stat_result | None:

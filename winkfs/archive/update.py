@@ -30,6 +30,7 @@ from winkfs.names import to_bytes, to_str
 if TYPE_CHECKING:
     from winkfs.container.container import Container
     from winkfs.container.ondisk.inode import Extent
+    from winkfs.reader import Reader
 
 LOOKUP_NAMES: Final = 1024  # looked up at once
 LOOKUPS_TO_DROP: Final = 64  # after which the pages that they read are dropped from the cache
@@ -224,6 +225,13 @@ def metadata_of(item: Item) -> Meta:
         return item.meta
     mode = -1 if item.mode is None else item.mode
     return Meta(item.mtime_ns or 0, mode, item.uid or 0, item.gid or 0, item.xattrs)
+
+
+def metadata_row(reader: Reader, name: bytes) -> Row:
+    """Return a file of a store without its content. Raises NoSuchFile, FormatError."""
+    stat, xattrs = reader.stat(name), reader.getxattrs(name) or None
+    mode = None if stat.ftype == FileType.LINK else stat.mode
+    return Row(name, b"", stat.mtime_ns, stat.ftype, mode, stat.uid, stat.gid, xattrs)
 
 
 def differences(item: Item, container: Container) -> set[str]:

@@ -29,7 +29,7 @@ GROUPS: Final = {  # of `winkfs --help`: name -> (module in this package, "": th
         "unpack": ("unpack", "Unpack a container into a directory, a tar or a zip file."),
         "cp": ("copy", "Copy files of containers into another container."),
         "split": ("copy", "Split a container into several."),
-        "sync": ("sync", "Make a container equal to a directory or a store."),
+        "sync": ("sync", "Make a container, a data set or a directory equal to another."),
         "diff": ("diff", "List what differs between stores, directories, tar files."),
         "export": ("export", "Write the files as WebDataset, MDS or Parquet."),
         "columns": ("change", "List, add or drop the columns of a container."),

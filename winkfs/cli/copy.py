@@ -23,9 +23,12 @@ from winkfs.names import to_str
 from winkfs.units import size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from winkfs.archive.items import Note
 
 COUNTS: Final = ("files", "directories", "links", "bytes", "unchanged", "failed")
+CP_COUNTS: Final = (*COUNTS[:-1], "updated", "failed")
 
 
 @click.command()
@@ -73,8 +76,9 @@ def cp(
 
     A new OUT has the variant and the compression of the first A, and the columns of all; it is
     written as OUT.partial and renamed when it is complete. Of an OUT that is there, files that are
-    equal, in contents too, stay as they are; the others are added or replaced, and the same command
-    again finishes what was interrupted. A data set gets all files in one commit.
+    equal, in contents too, stay as they are; the others are added or replaced, or get only their
+    metadata if a container has their contents, and the same command again finishes what was
+    interrupted. A data set gets all files in one commit.
 
     A column that has two types is refused, before anything is written. Damaged files are listed and
     left out; the exit status is then 1.
@@ -106,18 +110,24 @@ def cp(
             prefix=name_bytes(prefix), no_clobber=no_clobber, dry_run=dry_run, note=note,
             changed=changed if (verbose or dry_run) and not as_json else None, progress=bar,
         )  # fmt: skip
-    _print_counts(report, {"sources": sources, "out": out}, problems, as_json, quiet or dry_run)
+    record = {"sources": sources, "out": out}
+    _print_counts(report, CP_COUNTS, record, problems, as_json, quiet or dry_run)
     return 1 if report.failed else 0
 
 
 def _print_counts(
-    report: Any, record: dict[str, Any], problems: list[Any], as_json: bool, quiet: bool
+    report: Any,
+    names: Sequence[str],
+    record: dict[str, Any],
+    problems: list[Any],
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     if as_json:
-        counts = {name: getattr(report, name) for name in COUNTS}
+        counts = {name: getattr(report, name) for name in names}
         emit(record | counts | {"problems": problems})
     elif sys.stderr.isatty() and not quiet:
-        parts = [f"{getattr(report, name):,} {name}" for name in COUNTS if name != "bytes"]
+        parts = [f"{getattr(report, name):,} {name}" for name in names if name != "bytes"]
         warn(f"{', '.join(p for p in parts if p[:2] != '0 ')}: {size_text(report.bytes)}")
 
 
@@ -182,5 +192,6 @@ def split(
             base, out, size=size, files=files, depth=depth, by=by, shards=shards, note=note,
             made=made, progress=bar,
         )  # fmt: skip
-    _print_counts(report, {"source": base, "made": containers}, problems, as_json, quiet)
+    record = {"source": base, "made": containers}
+    _print_counts(report, COUNTS, record, problems, as_json, quiet)
     return 1 if report.failed else 0

@@ -1,4 +1,4 @@
-"""Command that makes a container equal to a directory, a tar file or another store: sync."""
+"""Command that makes a container, a data set or a directory equal to something else: sync."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from winkfs.cli._common import Progress, complete_base, complete_file, emit, glob_text, warn
+from winkfs.cli._common import STDIN, Progress, complete_base, complete_file, emit, glob_text, warn
 from winkfs.cli.diff import write_change
-from winkfs.registry import kind_of
+from winkfs.cli.unpack import NO_SAME_OWNER, SAME_PERMISSIONS
 
 if TYPE_CHECKING:
     from winkfs.archive.compare import Change
@@ -34,6 +34,8 @@ COUNTS = ("files", "directories", "links", "bytes", "updated", "unchanged", "rem
     help="Not matching names and everything below them, at any depth, like tar.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="With --delete: also if SRC is empty.")
+@SAME_PERMISSIONS
+@NO_SAME_OWNER
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def sync(
@@ -47,34 +49,41 @@ def sync(
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     force: bool,
+    same_permissions: bool,
+    no_same_owner: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Make the container DST equal to SRC: a directory, a tar file or another store.
+    """Make DST equal to SRC.
 
-    What is new or differs in SRC is stored: see `diff` for what is equal. Files of a directory
-    whose ctime is not older than the last pack or sync, and files whose mtimes differ, are compared
-    by their contents; if only mtime, mode, owner or attributes changed, no content is stored. DST
-    is made if it is not there.
+    \b
+      winkfs sync /srv/www corpus     a directory or an archive into a container or a data set
+      winkfs sync corpus copy/        a store or an archive into a directory
+      winkfs sync corpus set          a store into another one
+
+    What is new or differs in SRC is stored: see `diff` for what is equal. Files whose mtimes differ
+    are compared by their contents, and so are those of a directory SRC whose ctime is not older
+    than the last pack or sync. If only mtime, mode, owner or attributes changed, no content is
+    stored; a data set stores the file again. Entries of a container or a data set are copied as
+    they are. A DST that is not there becomes a directory if it ends with /, otherwise a container.
 
     With --delete, names that SRC does not have are removed at the end, but not if a file could not
     be read or stored, and not if SRC is empty, without --force. Names that --include and --exclude
     leave out stay. A name of another type is replaced only with --delete.
 
-    The same command again finishes what was interrupted. The exit status is 1 if a file was not
-    stored as it is.
+    Into a directory, names, modes, owners and links are restored as by `unpack`, and nothing is
+    written outside it. Each file appears when it is whole, each container or data set has its old
+    state or a later one. The same command again finishes what was interrupted. The exit status is 1
+    if a file was not stored as it is.
     """
     from winkfs.archive.sync import Options
     from winkfs.archive.sync import sync as run
 
-    kind, _ = kind_of(base)
-    if kind.name != "container" or base.endswith("/"):
-        raise click.ClickException(
-            f"{base}: sync is for containers: pack --update for a data set, unpack for a directory"
-        )
+    _check(source, base, xattrs, same_permissions, no_same_owner)
     options = Options(
         delete, checksum, dry_run, force, xattrs,
         tuple(map(glob_text, include)), tuple(map(glob_text, exclude)),
+        same_permissions, not no_same_owner,
     )  # fmt: skip
 
     def changed(change: Change) -> None:
@@ -89,3 +98,24 @@ def sync(
         parts = [f"{getattr(report, name):,} {name}" for name in COUNTS if getattr(report, name)]
         warn(", ".join(parts) or "nothing to do")
     return 1 if report.failed else 0
+
+
+def _check(
+    source: str, base: str, xattrs: bool, same_permissions: bool, no_same_owner: bool
+) -> None:
+    """Raise UsageError for operands and options that do not go together."""
+    from winkfs.archive.compare import what_is
+    from winkfs.archive.sync import target_at
+
+    if STDIN in (source, base):
+        raise click.UsageError("SRC is read twice, and DST too: - is not possible")
+    try:
+        tree, into = what_is(source) == "tree", target_at(base) == "tree"
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if tree and into:
+        raise click.UsageError("SRC and DST are both directories: rsync -a copies these")
+    if not into and (same_permissions or no_same_owner):
+        raise click.UsageError("-p and --no-same-owner are for a DST that is a directory")
+    if into and xattrs and not same_permissions:
+        raise click.UsageError("a directory DST gets other attributes than user.* only with -p")

@@ -226,7 +226,7 @@ class _Changes:
         self.dataset = dataset
         self.packers: Sequence[Packer] = ()
         self._finders: dict[str, Finder] = {}
-        self._since, self._seen, self._packed = _last_packed(dataset, root)
+        self._since, self._seen, self._packed = last_packed(dataset, root)
         self.update = Update(self._look, self._since, checksum, False, self._stored, progress)
 
     def _stored(self, name: bytes) -> bool:
@@ -268,7 +268,7 @@ class _Changes:
         return same
 
 
-def _last_packed(dataset: Dataset, root: int) -> tuple[int, int, int]:
+def last_packed(dataset: Dataset, root: int) -> tuple[int, int, int]:
     """Return when the tree was last packed whole, the generation that it was compared with, and the
     generation that this made. 0, 0, 0: not known."""
     for manifest in islice(dataset.history(), MAX_SEARCHED):
