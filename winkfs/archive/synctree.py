@@ -24,7 +24,7 @@ from winkfs.archive.choice import Choice, directories_of
 from winkfs.archive.compare import NO_DOUBT, Change, Listed, Side, TreeSide, Xattrs
 from winkfs.archive.items import MAX_RATIO, USER, Note, Notes
 from winkfs.archive.packer import Packer, PackReport, Progress
-from winkfs.archive.sync import (
+from winkfs.archive.syncplan import (
     IN_THE_WAY,
     ITSELF,
     Decided,
@@ -47,7 +47,7 @@ from winkfs.archive.unpacker import (
 from winkfs.container.building import building
 from winkfs.container.container import Container
 from winkfs.container.container import open as open_container
-from winkfs.container.directories import Nesting, order_of
+from winkfs.container.directories import Nesting, implied, order_of
 from winkfs.container.table import KIND, MODE_AT, MTIME, OWNER, FileTable, owner_word
 from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile, Refusal
@@ -107,7 +107,7 @@ def _refuse_inside(source: str, root: str) -> None:
 
 
 class _Left:
-    """What is in the directory, and is left there: of kinds that no container holds.
+    """Files in the directory that are left there: of kinds that no container holds.
 
     links  number of links that were left out because they lead out
     """
@@ -199,7 +199,7 @@ def _as_paths(rows: FileTable) -> FileTable:
     """Return rows with paths as names, in byte order: see `names.shown`. A file whose name is also
     a directory is in it."""
     nested = Nesting().add(rows)
-    folders = FileTable.of(nested.names, np.zeros(len(nested.at), np.int64))
+    folders = implied(nested.names, len(nested.at), (0, 0))
     both = np.flatnonzero(~rows.directories & np.isin(rows.column, folders.column))
     paths = shown_all(rows.names)
     if paths is rows.names and not len(both):
@@ -216,7 +216,7 @@ def _as_paths(rows: FileTable) -> FileTable:
 
 @dataclass(slots=True)
 class _Rules:
-    """What is not done though it differs: see `refused`."""
+    """Differences that stay: see `refused`."""
 
     origin: Origin
     target: TreeSide

@@ -76,8 +76,8 @@ def sync(
     state or a later one. The same command again finishes what was interrupted. The exit status is 1
     if a file was not stored as it is.
     """
-    from winkfs.archive.sync import Options
     from winkfs.archive.sync import sync as run
+    from winkfs.archive.syncplan import Options
 
     _check(source, base, xattrs, same_permissions, no_same_owner)
     options = Options(
