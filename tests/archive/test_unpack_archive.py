@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from trees import DIR, LINK, snapshot
 
 import winkfs
 from winkformats import native
-from winkfs.archive.archivewriter import HELD_BYTES
-from winkfs.archive.items import Note
+from winkformats.errors import FormatError
+from winkfs.archive.archivewriter import CHANGED, HELD_BYTES, body_of
+from winkfs.archive.items import Allowance, Note, Ratio
 from winkfs.archive.pack import pack
 from winkfs.archive.tarheader import pax_time, pax_time_text
 from winkfs.archive.tarwriter import TarWriter
@@ -68,6 +70,7 @@ def test_a_tar_that_is_packed_again_is_the_same_container(rich: Path, tmp_path: 
     notes: list[Note] = []
     report = unpack(rich, tar=str(tmp_path / "c.tar"), note=notes.append)
     assert (notes, report.failed) == ([], 0)
+    assert report.bytes == sum(len(fact[0]) for fact in facts(rich).values() if fact[2] != LINK)
     pack(tmp_path / "c.tar", tmp_path / "again", note=notes.append)
     assert notes == []
     assert facts(tmp_path / "again") == facts(rich)
@@ -87,7 +90,11 @@ def test_gnu_tar_extracts_the_tree(tree: Path, rich: Path, tmp_path: Path) -> No
     assert listed.stdout.count(b"\n") == len(snapshot(tree))
 
 
-def test_damage_in_a_file_leaves_it_out_of_a_whole_archive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held", [HELD_BYTES, 1 << 20])
+def test_damage_in_a_file_leaves_it_out_of_a_whole_archive(
+    tmp_path: Path, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("winkfs.archive.archivewriter.HELD_BYTES", held)
     large = {f"l{i}": bytes([65 + i]) * (3 << 20) for i in range(3)}
     base = stored.make(tmp_path / "c", {"a": b"A" * 500, "bad": b"BBBB" * 50} | large)
     stored.flip_text(f"{base}.data", b"BBBB")
@@ -102,6 +109,62 @@ def test_damage_in_a_file_leaves_it_out_of_a_whole_archive(tmp_path: Path) -> No
     assert report.failed == 2
     with zipfile.ZipFile(tmp_path / "c.zip") as file:
         assert file.testzip() is None and set(file.namelist()) == {"a", "l0", "l1"}
+
+
+def test_damage_while_a_file_is_written_is_zeros_and_a_note(
+    tmp_path: Path, notes: list[Note], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("winkfs.archive.archivewriter.HELD_BYTES", 1 << 20)
+    base = stored.make(tmp_path / "c", {"a": b"A" * (2 << 20)})
+    with winkfs.open(base, "a") as c:
+        c.append("a", b"B" * (2 << 20))
+    with winkfs.open(base) as c:
+        (entry,) = c.scan()
+        body = body_of(entry, Allowance(4 << 20, 1 << 30, Ratio()), holes=False)
+        with pytest.raises(FormatError, match="more content"):
+            body_of(entry, Allowance(entry.size - 1, 1 << 30, Ratio()), holes=False)
+        stored.flip_text(f"{base}.data", b"B" * 1000)
+        data = b"".join(body.data(holes=False, note=notes.append))
+    assert data == b"A" * (2 << 20) + bytes(2 << 20)
+    (note,) = notes
+    assert (note.name, note.failed) == (b"a", True) and note.what.startswith(CHANGED)
+
+
+def test_a_hole_takes_nothing_of_the_allowance_of_contents(tmp_path: Path) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("a", b"1")
+        c.truncate("a", 1 << 20)
+        (entry,) = c.scan()
+        body = body_of(entry, Allowance(4096, 1 << 30, Ratio()), holes=True)
+        assert b"".join(body.data(holes=True, note=pytest.fail)) == b"1" + bytes((1 << 20) - 1)
+
+
+def test_a_target_may_take_a_part_of_what_is_written(rich: Path) -> None:
+    whole, parts = io.BytesIO(), list[bytes]()
+
+    class Slow:
+        def write(self, data: Any) -> int:
+            parts.append(bytes(data[:70_000]))
+            return len(parts[-1])
+
+    unpack(rich, tar=whole)
+    unpack(rich, tar=Slow())
+    assert b"".join(parts) == whole.getvalue()
+
+
+def test_numbers_that_do_not_fit_into_their_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit that a small file reaches."""
+    monkeypatch.setattr("winkfs.archive.tarheader.MOST_NUMBER", 999)
+    base = stored.make(tmp_path / "c", [("a", b"1" * 5000, 7), ("b", b"2" * 900, 4000)])
+    out = io.BytesIO()
+    unpack(base, tar=out)
+    with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as file:
+        assert [(one.name, one.size, one.mtime) for one in file] == [
+            ("a", 5000, 7),
+            ("b", 900, 4000),
+        ]
 
 
 @pytest.mark.skipif(native.code is None, reason="runs are read by the compiled module")
@@ -227,9 +290,19 @@ def test_python_and_unzip_read_a_zip(tree: Path, tmp_path: Path, notes: list[Not
         assert file.getinfo("run.sh").external_attr >> 16 == 0o100755
         assert file.getinfo("link").external_attr >> 16 == 0o120777
         assert file.read("link") == b"docs/a.html"
-        assert file.getinfo("docs/").is_dir()
+        assert file.getinfo("docs/").is_dir() and file.getinfo("docs/").external_attr & 0x10
         assert file.read("Grüße\n") == b"newline"
         assert file.getinfo("large").compress_size < file.getinfo("large").file_size / 10
+
+
+def test_holes_are_noted_as_what_a_zip_cannot_have(tmp_path: Path, notes: list[Note]) -> None:
+    with winkfs.create(tmp_path / "c") as c:
+        c.put("whole", bytes(128 * KB), mtime=5)
+        c.put("holes", b"1", mtime=5)
+        c.truncate("holes", 128 * KB)
+        c.utime("holes", mtime=5)
+    unpack(tmp_path / "c", zip=io.BytesIO(), note=notes.append)
+    assert [note.name for note in notes] == [b"holes"]
 
 
 def test_unzip_restores_modes_times_and_links(run: Run, tmp_path: Path) -> None:
@@ -255,9 +328,12 @@ def test_a_zip_of_many_members_has_the_end_of_zip64(
 ) -> None:
     """With a limit that a few members reach."""
     monkeypatch.setattr("winkfs.archive.zipwriter.MOST16", 100)
-    base = stored.make(tmp_path / "c", {f"{i:03}": b"%d" % i for i in range(300)})
-    out = io.BytesIO()
-    unpack(base, zip=out)
+    base = stored.make(
+        tmp_path / "c", {f"{i:03}": b"%d" % i for i in range(300)} | {"n" * 100: b""}
+    )
+    out, notes = io.BytesIO(), list[Note]()
+    report = unpack(base, zip=out, note=notes.append)
+    assert report.failed == 1 and [n.name for n in notes if n.failed] == [b"n" * 100]
     with zipfile.ZipFile(out) as file:
         assert len(file.namelist()) == 300 and file.read("299") == b"299"
 

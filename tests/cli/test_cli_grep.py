@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import data_sets
 import pytest
@@ -192,7 +193,23 @@ def test_processes_find_what_one_finds(
     monkeypatch.setattr(search, "PROCESS_BYTES", 1)
     alone = run("grep", "-n", "--jobs", "1", "c", "of [37]$")
     assert alone.out.count(b"\n") == 400 * 20 and alone.out.startswith(b"0003:1:line of 3\n")
+    children, forked = list[int](), search._forked
+
+    def started(*args: Any) -> tuple[int, Any]:
+        child = forked(*args)
+        children.append(child[0])
+        return child
+
+    monkeypatch.setattr(search, "_forked", started)
     assert run("grep", "-n", "--jobs", "3", "c", "of [37]$") == alone
+    assert run("grep", "-q", "--jobs", "3", "c", "of [37]$").status == 0
+    assert len(children) == 6
+    for pid in children:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    monkeypatch.setattr(search.Searcher, "unit", lambda *_: os._exit(0))
+    killed = one_line(run("grep", "--jobs", "3", "c", "of"))
+    assert killed == "winkfs: a process that searches was killed, as when memory is short\n"
 
 
 def test_damage_is_reported_and_the_rest_searched(run: Run) -> None:

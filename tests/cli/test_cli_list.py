@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from commands import PROGRAM, Run, listed, on_a_terminal, one_line
 from folders import write_files
 
@@ -83,6 +84,9 @@ LISTED = [
     (["--sort", "size", "docs*", "--limit", "1"], ["docs-old/big.txt"]),
     (["-t", "/"], ["link", "run.sh", "empty", "docs", *ODD.split("\n"), "docs-old"]),
     (["--limit", "0"], []),
+    (["-d", "docs", "--where", "size >= 0"], ["docs"]),
+    (["--until", "-1.2"], ODD.split("\n")),
+    (["-R", "docs", "--since", "1000.5"], ["docs/old/b.html"]),
 ]
 
 
@@ -152,6 +156,37 @@ def test_ls_format_has_targets(run: Run, tree: str) -> None:
 )  # fmt: skip
 def test_ls_format_that_is_none_is_refused(run: Run, tree: str, text: str) -> None:
     assert "--format" in one_line(run("ls", tree, "--format", text), 2)
+
+
+MANY = "import sys; from winkfs.cli import main; [main(line.split()) for line in sys.argv[1:]]"
+
+
+def test_a_terminal_gets_escaped_names_from_each_command(run: Run, tmp_path: Path) -> None:
+    """Targets of links and values of columns, too."""
+    with winkfs.create("o", columns={"word": "string"}) as c:
+        c.put("e\x1b/a\x1b", b"", columns={"word": "w\x1b"})
+        c.put("e\x1b/l", b"t\x1b", ftype=winkfs.FileType.LINK)
+    format_ = "{path}>{target}{NL}"
+    commands = [
+        "ls o", "ls -l o", f"ls o --format {format_}", "ls o --columns word", "find o", "du -a o",
+        "tree o", "cp -n o new", "unpack -n o new",
+    ]  # fmt: skip
+    for command in commands:
+        assert b"\x1b" in run(*command.split()).out
+    shown = on_a_terminal("stdout", PROGRAM[0], "-c", MANY, *commands, cwd=tmp_path)
+    assert b"\x1b" not in shown and shown.count(b"a\\x1b") == len(commands)
+    assert shown.count(b"t\\x1b") == 2 and b"\tw\\x1b\r\n" in shown
+
+
+def test_a_damaged_link_is_listed_without_its_target(run: Run) -> None:
+    with winkfs.create("d") as c:
+        c.put("a", b"target of it", ftype=winkfs.FileType.LINK)
+        c.put("b", b"other target", ftype=winkfs.FileType.LINK)
+    stored.flip_text("d.data", b"target of it")
+    done = run("ls", "-l", "d")
+    assert done.status == 1 and "d: a: " in done.err and done.err.count("\n") == 1
+    first, second = done.out.decode().splitlines()
+    assert first.endswith(" a") and second.endswith(" b -> other target")
 
 
 @pytest.mark.parametrize(

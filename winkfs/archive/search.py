@@ -8,6 +8,7 @@ and only lines that have it are matched. Contents are read in disk order, in sev
 from __future__ import annotations
 
 import contextlib
+import errno
 import heapq
 import os
 import pickle
@@ -667,7 +668,8 @@ def _in_forks(
 def _received(pipe: BinaryIO) -> Result:
     head = pipe.read(SIZE.size)
     if len(head) < SIZE.size:
-        raise ChildProcessError("a process that searches was killed, as when memory is short")
+        what = "a process that searches was killed, as when memory is short"
+        raise ChildProcessError(errno.ECHILD, what)
     found = pickle.loads(pipe.read(SIZE.unpack(head)[0]))
     if isinstance(found, BaseException):
         raise found
