@@ -73,6 +73,17 @@ def words_of(ids: bytes) -> UInt64:
     return np.frombuffer(ids, ">u8").reshape(-1, 2).astype(np.uint64)
 
 
+def first_of_each(ids: UInt64) -> Bools:
+    """Return which of ids, uint64[n, 2], are the first of their kind."""
+    # In a good store all ids differ, mostly in one word: comparing both words would cost more.
+    words = np.sort(ids[:, 1])
+    first = np.ones(len(words), bool)
+    if (words[1:] == words[:-1]).any():
+        first[:] = False
+        first[np.unique(ids, axis=0, return_index=True)[1]] = True
+    return first
+
+
 def ids_of(rows: MessageRows) -> list[bytes]:
     """Return the ids of rows as bytes."""
     data = rows.ids.astype(">u8").tobytes()

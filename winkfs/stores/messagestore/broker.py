@@ -20,7 +20,7 @@ import numpy as np
 from winkformats.disk.paths import absolute
 from winkformats.disk.storage import Directory
 from winkformats.messagestore import ets
-from winkformats.messagestore.index import LAST, MessageRows, words_of
+from winkformats.messagestore.index import LAST, MessageRows, first_of_each, words_of
 from winkformats.messagestore.journal import INDEX, JOURNAL
 from winkformats.messagestore.segment import ID
 from winkfs.errors import CorruptError, Refusal
@@ -78,58 +78,44 @@ def recorded(
     if not directory.exists(CLEAN):
         return None
     try:
-        messages, files = (
-            _table(directory, name, row)
-            for name, row in ((TABLE, "msg_location"), (SUMMARY, "file_summary"))
-        )
-        held = [row for row in messages if _integer(row[1])]
-        columns = np.array([[_integer(row[i]) for row in held] for i in (2, 3, 4, 1)], np.int64)
-        ids = b"".join(_id(row[0]) for row in held)
-        if (
-            (columns < 0).any()
-            or (columns > LAST).any()
-            or len({row[0] for row in held}) < len(held)
-        ):
-            raise ValueError("a number that can be none, or an id that comes twice")
-        known = {
-            _integer(row[0]): (_integer(row[1]), _integer(row[4 if len(row) > 6 else 2]))
-            for row in files
-        }
+        messages = _table(directory, TABLE, "msg_location")
+        files = _table(directory, SUMMARY, "file_summary")
+        refs = messages.integers(1)
+        held = refs != 0
+        columns = [messages.integers(field, held) for field in (2, 3, 4)] + [refs[held]]
+        rows = MessageRows(words_of(messages.binaries(0, ID, held)), *columns)
+        numbers = [files.integers(field) for field in (0, 1, 4 if len(files.fields) > 6 else 2)]
+        known = {number: tuple(counts) for number, *counts in np.transpose(numbers).tolist()}
+        if any((column < 0).any() or (column > LAST).any() for column in columns):
+            raise ValueError("a number that can be none")
+        if not first_of_each(rows.ids).all():
+            raise ValueError("an id that comes twice")
     except (CorruptError, FileNotFoundError, ValueError, IndexError) as error:
         note = (
             f"the broker's index is not read, each message of the segments is there once: {error}"
         )
         return Recorded(MessageRows.joined([]), set(), [note])
-    rows = MessageRows(words_of(ids), *columns)
+    bytes_held = dict.fromkeys(known, (0, 0, 0))
+    order = np.argsort(rows.file, kind="stable")
+    present, begins = np.unique(rows.file[order], return_index=True)
+    for number, of in zip(present.tolist(), np.split(order, begins[1:]), strict=False):
+        end = int((rows.offset[of] + rows.size[of]).max())
+        bytes_held[number] = int(rows.size[of].sum()), end, len(of)
     good, notes = set[int](), list[str]()
-    for number in sorted({*known, *rows.file.tolist()}):
-        here = rows.file == number
-        mine, end = rows.size[here], int((rows.offset + rows.size)[here].max(initial=0))
-        if known.get(number) == (int(mine.sum()), sizes.get(number)) and end <= sizes[number]:
+    for number, (valid, end, count) in sorted(bytes_held.items()):
+        if known.get(number) == (valid, sizes.get(number)) and end <= sizes[number]:
             good.add(number)
         elif number in sizes:
             what = "not as the broker left it, each message in it is there once"
             notes.append(f"segment {number} is {what}")
-        elif len(mine):
-            report(f"{directory.path}: segment {number} is missing: {len(mine)} messages are lost")
+        elif count:
+            report(f"{directory.path}: segment {number} is missing: {count} messages are lost")
     return Recorded(rows.take(np.isin(rows.file, list(good))), good, notes)
 
 
-def _table(directory: Directory, name: str, row: str) -> list[tuple[ets.Field, ...]]:
+def _table(directory: Directory, name: str, row: str) -> ets.Table:
     with directory.open(name, follow=False) as storage:
-        return ets.rows(storage, row)
-
-
-def _integer(field: ets.Field) -> int:
-    if not isinstance(field, int):
-        raise ValueError(f"{field!r} is no number")
-    return field
-
-
-def _id(field: ets.Field) -> bytes:
-    if not isinstance(field, bytes) or len(field) != ID:
-        raise ValueError(f"{field!r} is no id")
-    return field
+        return ets.read_table(storage, row)
 
 
 def check(found: str, path: str, *, more: str = "") -> None:

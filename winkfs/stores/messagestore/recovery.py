@@ -18,12 +18,21 @@ from typing import Final
 
 import numpy as np
 
-from winkformats.arrays import Bools, Int64
+from winkformats.arrays import Int64
 from winkformats.disk.pagecache import PAGE
 from winkformats.disk.paths import directory_of
 from winkformats.disk.storage import Directory, FileType, Storage, keep_aside
 from winkformats.messagestore import rdq, sqs
-from winkformats.messagestore.index import LAST, LOW, Index, MessageRows, Place, ids_of, words_of
+from winkformats.messagestore.index import (
+    LAST,
+    LOW,
+    Index,
+    MessageRows,
+    Place,
+    first_of_each,
+    ids_of,
+    words_of,
+)
 from winkformats.messagestore.journal import (
     END,
     INDEX,
@@ -425,22 +434,11 @@ class Changes:
 def add(state: StoreState, rows: MessageRows) -> None:
     """Add messages that the index does not have; if an id occurs several times, the first."""
     new = ~state.index.get_many(rows.ids)[1]
-    first = _first(rows)
+    first = first_of_each(rows.ids)
     state.index.add_many(rows.take(new & first))
     others = rows.take(~(new & first))
     for i, msg_id in enumerate(ids_of(others)):
         state.later.setdefault(msg_id, []).append(Place(*(int(column[i]) for column in others[1:])))
-
-
-def _first(rows: MessageRows) -> Bools:
-    """Return which rows are the first of their id."""
-    # In a good store all ids differ, mostly in one word: comparing both words would cost more.
-    words = np.sort(rows.ids[:, 1])
-    first = np.ones(len(words), bool)
-    if (words[1:] == words[:-1]).any():
-        first[:] = False
-        first[np.unique(rows.ids, axis=0, return_index=True)[1]] = True
-    return first
 
 
 def _sum_up(state: StoreState) -> None:
