@@ -31,7 +31,7 @@ from winkfs.archive.items import (
     Unreadable,
 )
 from winkfs.archive.sources import archive
-from winkfs.archive.tree import OwnFile, OwnFiles, OwnFolder, Tree
+from winkfs.archive.tree import Facts, OwnFile, OwnFiles, OwnFolder, Tree
 from winkfs.archive.update import metadata_of
 from winkfs.container.bulk import Row
 from winkfs.container.container import Container
@@ -571,17 +571,13 @@ class TreeSide(Listed):
         self._tree = Tree(root, note, scratch, xattrs=everything, exclude=exclude, own=own)
 
     def tables(self) -> Iterator[FileTable]:
-        names, facts = list[bytes](), list[tuple[int, ...]]()
-        for seen, status, xattrs in self._tree.listed(
-            since=self.since if self._attributes else None
-        ):
-            names.append(seen.name)
-            facts.append((
-                seen.size, seen.mtime_ns, status.st_ctime_ns, seen.ftype,
-                status.st_mode & PERMISSIONS, status.st_uid, status.st_gid,
-            ))  # fmt: skip
+        names, facts = list[bytes](), list[Facts]()
+        since = self.since if self._attributes else None
+        for name, of_it, xattrs in self._tree.listed(since=since):
+            names.append(name)
+            facts.append(of_it)
             if xattrs:
-                self._xattrs[seen.name] = xattrs
+                self._xattrs[name] = xattrs
         return self._take(names, facts)
 
     def xattrs(self, rows: FileTable) -> dict[bytes, Xattrs]:
@@ -590,7 +586,7 @@ class TreeSide(Listed):
             names = rows.take(early).names
             tree = Tree(self._root, self._note, self._scratch, xattrs=self._everything, names=names)
             listed = tree.listed()
-            found |= {seen.name: xattrs for seen, _, xattrs in listed if xattrs}
+            found |= {name: xattrs for name, _, xattrs in listed if xattrs}
         return found
 
     def digests(self, rows: FileTable) -> dict[bytes, bytes]:

@@ -57,7 +57,7 @@ from winkfs.names import (
     path_fault,
     to_str,
 )
-from winkfs.units import nearest_ns
+from winkfs.units import LAST, nearest_ns
 
 OPEN_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 OPEN_DIR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC
@@ -83,6 +83,8 @@ OWN: Final = frozenset(
 """What follows BASE in the names of a container's files."""
 
 
+Facts = tuple[int, int, int, int, int, int, int]
+"""Of a file: size, mtime and ctime in nanoseconds, FileType, mode, uid, gid."""
 Chosen = tuple[bytes, Seen, bool | None]
 """With its kind; see `items.Chooser`."""
 
@@ -239,41 +241,49 @@ class Tree:
 
     def listed(
         self, *, since: int | None = 0
-    ) -> Generator[tuple[Seen, os.stat_result, dict[bytes, bytes] | None], None, None]:
-        """Yield the files that a container can hold, with their status and extended attributes, and
+    ) -> Generator[tuple[bytes, Facts, dict[bytes, bytes] | None], None, None]:
+        """Yield names, facts and extended attributes of the files that a container can hold, and
         note all others. No content is read.
 
         since  ns: extended attributes only of files with this ctime or a later one; None: of none
         """
         with self._opened() as root:
-            for found, seen, status in self._stated(root):
-                if found.kind == OTHER:
+            for found, status in self._stated(root):
+                kind = found.kind
+                if kind == OTHER:
                     self._note(Note(found.name, _unheld(status), False))
                     continue
-                xattrs = None
-                if since is not None and status.st_ctime_ns >= since:
+                xattrs, ctime = None, status.st_ctime_ns
+                if since is not None and ctime >= since:
                     try:
                         path = b"/proc/self/fd/%d/%b" % (found.fd, found.path)
                         xattrs = self._xattrs.of(path, status)
                     except OSError as error:
                         self._failed(found.name, error)
-                yield seen, status, xattrs
+                mtime = status.st_mtime_ns
+                mtime = mtime if -LAST <= mtime <= LAST else nearest_ns(mtime)  # rarely a call
+                facts = (
+                    status.st_size if kind != DIR else 0, mtime, ctime,
+                    FTYPES[kind], status.st_mode & PERMISSIONS, status.st_uid, status.st_gid,
+                )  # fmt: skip
+                yield found.name, facts, xattrs
 
     def _seen(self, root: int) -> Iterator[tuple[bytes, Seen]]:
         """Yield all files, with their kinds."""
-        return ((found.kind, seen) for found, seen, _ in self._stated(root))
-
-    def _stated(self, root: int) -> Iterator[tuple[Found, Seen, os.stat_result]]:
-        for found in self._found(root):
-            path, fd, name, kind = found
-            try:
-                status = os.stat(path, dir_fd=fd, follow_symlinks=False)
-            except OSError as error:
-                self._failed(name, error)
-                continue
+        for found, status in self._stated(root):
+            kind = found.kind
             size = status.st_size if kind in (FILE, LINK) else 0
             mtime = nearest_ns(status.st_mtime_ns)
-            yield found, Seen(name, FTYPES[kind], size, mtime, status.st_ctime_ns), status
+            yield kind, Seen(found.name, FTYPES[kind], size, mtime, status.st_ctime_ns)
+
+    def _stated(self, root: int) -> Iterator[tuple[Found, os.stat_result]]:
+        for found in self._found(root):
+            try:
+                status = os.stat(found.path, dir_fd=found.fd, follow_symlinks=False)
+            except OSError as error:
+                self._failed(found.name, error)
+                continue
+            yield found, status
 
     def _sorted(self, files: Iterator[Chosen]) -> Iterator[Chosen]:
         """Sort by mtime. Only names and times are kept of the files."""
