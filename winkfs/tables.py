@@ -26,6 +26,7 @@ from winkfs.container.table import (
     SPECIAL,
     FileTable,
     Times,
+    latest,
     owner_word,
 )
 from winkfs.dataset.reading import DatasetReading
@@ -229,11 +230,7 @@ def table_by_name(names: list[bytes], facts: Sequence[Sequence[int]]) -> FileTab
         size, mtime, np.full(len(names), BY_INODE), ctime, ftype | SPECIAL | mode << MODE_AT,
     ], 1)  # fmt: skip
     rows[:, OWNER] = uid | (gid - (gid >> 31 << 32)) << 32
-    found = FileTable(names, rows)
-    found = found.take(np.argsort(found.column, kind="stable"))
-    kept = np.ones(len(found), np.bool_)
-    kept[:-1] = found.column[1:] != found.column[:-1]
-    return found if kept.all() else found.take(kept)
+    return latest(FileTable(names, rows))
 
 
 def _numbers(stats: Sequence[Stat]) -> Int64:

@@ -41,13 +41,13 @@ from winkfs.container.ondisk.typed import USER as COLUMN
 from winkfs.container.select import by_paths
 from winkfs.container.survey import with_attributes
 from winkfs.container.table import CTIME, FILLED, MODE_AT, MTIME, NOTHING, OWNER, SIZE, FileTable
-from winkfs.dataset.reading import MAX_OPEN, DatasetReading
+from winkfs.dataset.reading import DatasetReading
 from winkfs.entry import FileType
 from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, Choose, to_bytes, to_str
 from winkfs.reader import Reader
 from winkfs.registry import find_kind
-from winkfs.tables import table_by_name, tables
+from winkfs.tables import ordered, table_by_name
 
 TYPES: Final = {FileType.DIR: "directory", FileType.LINK: "link"}
 NAMES_AT_ONCE: Final = 512  # contents that are read together
@@ -448,15 +448,7 @@ class StoreSide:
         self._problem(str(error))
 
     def tables(self) -> Iterator[FileTable]:
-        reader = self._reader
-        found = tables(reader, problem=self._damage)
-        ordered = isinstance(reader, Container) or (
-            isinstance(reader, DatasetReading) and len(reader.shards) <= MAX_OPEN
-        )
-        if ordered:
-            return found
-        whole = FileTable.concat(list(found))
-        return iter([whole.take(np.argsort(whole.column, kind="stable"))] if len(whole) else [])
+        return ordered(self._reader, problem=self._damage)
 
     def has_below(self, directory: bytes) -> bool:
         return any(True for _ in self._reader.scan(prefix=directory + b"/", problem=self._damage))

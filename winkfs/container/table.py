@@ -437,9 +437,13 @@ def _over(parts: list[FileTable]) -> FileTable:
     the last wins."""
     if len(parts) == 1:
         return parts[0]
-    # Timsort merges sorted parts quickly. It is stable, so the newest row of a name comes last.
-    found = FileTable.concat(parts)
-    found = found.take(np.argsort(found.column, kind="stable"))
+    return latest(FileTable.concat(parts))
+
+
+def latest(rows: FileTable) -> FileTable:
+    """Return rows in byte order of the names; of several with one name, the last."""
+    # Timsort merges sorted parts quickly. It is stable, so the last row of a name stays behind.
+    found = rows.take(np.argsort(rows.column, kind="stable"))
     kept = np.ones(len(found), bool)
     kept[:-1] = found.column[1:] != found.column[:-1]
     return found if kept.all() else found.take(kept)
