@@ -85,6 +85,12 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
+def clean(name: bytes) -> bytes:
+    """Return a name without empty and `.` parts: people and archives write `./a`, `/a` and `a/` for
+    a."""
+    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+
+
 # --- keys ---
 
 

@@ -15,6 +15,7 @@ from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, raise_it
 from winkfs.container.container import Container
 from winkfs.container.directories import IMPLIED, Nesting, implied, order_of
+from winkfs.container.select import Query, positions_of
 from winkfs.container.selection import starting
 from winkfs.container.table import (
     ALWAYS,
@@ -175,6 +176,21 @@ def level(
             start = after(rows.last[: rows.last.index(b"/", len(prefix)) + 1]) or b""
             tables_left = from_catalogs(reader, prefix, problem, **options, start=start) or iter(())
     return _once(parts)
+
+
+def has_below(reader: Reader, directory: bytes, problem: Problem | None = None) -> bool:
+    """Return whether there are names below a directory.
+
+    problem  called with each damaged inode that is met; None: it raises CorruptError
+    cost     the part of the catalog with such names; without one a pass over the inodes
+    """
+    prefix = directory + b"/"
+    if isinstance(reader, Container):
+        with reader.lock:
+            found = positions_of(reader.settled(), Query.of_prefix(prefix))
+        if found is not None:
+            return len(found) > 0
+    return any(True for _ in reader.scan(prefix=prefix, problem=problem))
 
 
 def _once(parts: list[FileTable]) -> FileTable:

@@ -47,7 +47,7 @@ from winkfs.errors import NoSuchFile
 from winkfs.names import DATA, Choose, to_bytes, to_str
 from winkfs.reader import Reader
 from winkfs.registry import find_kind
-from winkfs.tables import ordered, table_by_name
+from winkfs.tables import has_below, ordered, table_by_name
 
 TYPES: Final = {FileType.DIR: "directory", FileType.LINK: "link"}
 NAMES_AT_ONCE: Final = 512  # contents that are read together
@@ -451,7 +451,7 @@ class StoreSide:
         return ordered(self._reader, problem=self._damage)
 
     def has_below(self, directory: bytes) -> bool:
-        return any(True for _ in self._reader.scan(prefix=directory + b"/", problem=self._damage))
+        return has_below(self._reader, directory, self._damage)
 
     def xattrs(self, rows: FileTable) -> dict[bytes, Xattrs]:
         maybe = rows.take((rows.kind & FILLED) == 0)

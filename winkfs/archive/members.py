@@ -29,17 +29,12 @@ from winkfs.archive.items import (
 )
 from winkfs.container.bulk import Row
 from winkfs.entry import FileType
-from winkfs.names import MAX_NAME, MAX_PATH, to_bytes, to_str
+from winkfs.names import MAX_NAME, MAX_PATH, clean, to_bytes, to_str
 from winkfs.units import nearest_ns
 
 LOOKUP_MEMBERS: Final = 4096  # looked up at once
 LOOKUP_BYTES: Final = 16 << 20  # content of them, about
 LINK_TO_NOTHING: Final = "a symbolic link to nothing"
-
-
-def clean(name: bytes) -> bytes:
-    """Return a name without empty and `.` parts: archives have `./a`, `/a` and `a/` for a."""
-    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
 
 
 def name_fault(name: bytes) -> str | None:

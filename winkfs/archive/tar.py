@@ -38,13 +38,13 @@ from winkfs.archive.items import (
     in_time_order,
 )
 from winkfs.archive.magic import PUT, beginning, is_text, kind_of_start
-from winkfs.archive.members import LINK_TO_NOTHING, chosen, clean, name_fault
+from winkfs.archive.members import LINK_TO_NOTHING, chosen, name_fault
 from winkfs.archive.tarheader import BLOCK
 from winkfs.archive.tarreader import BUFFER, LABEL, Member, NoTar, Reader
 from winkfs.container.bulk import Row
 from winkfs.container.ondisk.inode import CTIME, UINT32
 from winkfs.entry import FileType
-from winkfs.names import to_str
+from winkfs.names import clean, to_str
 from winkfs.units import nearest_ns
 
 PLACE: Final = struct.Struct(">Q")  # offset of a member, bytes

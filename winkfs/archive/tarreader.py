@@ -14,9 +14,8 @@ from winkformats.errors import FormatError
 from winkfs.archive import tarheader as tar
 from winkfs.archive.decompress import Decompressed
 from winkfs.archive.items import PERMISSIONS, Note, Notes, Unreadable
-from winkfs.archive.members import clean
 from winkfs.archive.tarheader import BLOCK
-from winkfs.names import to_str
+from winkfs.names import clean, to_str
 from winkfs.units import LAST, NANO
 
 BUFFER: Final = 1 << 20  # bytes read from the file at a time

@@ -25,6 +25,7 @@ from winkfs.entry import Entry, FileType
 from winkfs.errors import FileExists, IsDirectory, Refusal, warn_of_damage
 from winkfs.names import (
     OWN,
+    clean,
     is_glob,
     literal_prefix,
     name_at,
@@ -236,11 +237,12 @@ class _Tree(Choice):
 
 def _wanted(run: Unpacking, names: Sequence[str]) -> _Wanted:
     """Return what the names are; a missing one is noted."""
+    from winkfs.tables import has_below  # late, as it imports data sets
+
     found = _Wanted()
     for argument in names:
         given = os.fsencode(argument)
-        plain = b"/".join(part for part in given.split(b"/") if part not in (b"", b"."))
-        for name in (given, plain):
+        for name in (given, clean(given)):
             try:
                 entry = run.reader.stat(name) if name and name in run.reader else None
             except FormatError as error:
@@ -250,7 +252,7 @@ def _wanted(run: Unpacking, names: Sequence[str]) -> _Wanted:
                 found.files.append(name)
                 break
             tree = name.rstrip(b"/")
-            if tree and (entry is not None or any(run.reader.scan(prefix=tree + b"/"))):
+            if tree and (entry is not None or has_below(run.reader, tree, run.damaged)):
                 found.trees.append(tree)
                 break
         else:

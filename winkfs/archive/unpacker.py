@@ -356,8 +356,9 @@ class Unpacker:
 
     def _is_directory_of(self, path: bytes) -> bool:
         """Return whether the path of a file is the directory of other names of the container."""
-        prefix = self._name_of(path) + b"/"
-        return any(self._container.scan(prefix=prefix))
+        from winkfs.tables import has_below  # late, as it imports data sets
+
+        return has_below(self._container, self._name_of(path), lambda error: None)
 
     def _move_down(self, path: bytes, parent: int) -> bool:
         """Replace a file that was unpacked by a directory of its name, with the file in it.

@@ -21,7 +21,7 @@ from click.shell_completion import CompletionItem
 import winkfs
 from winkfs import units
 from winkfs.errors import Refusal, WinkError, advice
-from winkfs.names import is_glob, matcher, part_fault, to_bytes, to_str
+from winkfs.names import clean, is_glob, matcher, part_fault, to_bytes, to_str
 from winkfs.names import printable as printable
 from winkfs.names import shown as path_of_name
 
@@ -384,7 +384,7 @@ def expand(container: winkfs.Reader, names: tuple[str, ...], failures: Failures)
 
 def as_path(argument: str) -> bytes:
     """Return the name that an argument like ./docs//a or docs/ means, if none is spelled so."""
-    return b"/".join(part for part in name_bytes(argument).split(b"/") if part not in (b"", b"."))
+    return clean(name_bytes(argument))
 
 
 def is_directory(container: winkfs.Reader, name: bytes) -> bool:

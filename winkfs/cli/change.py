@@ -461,8 +461,10 @@ def _name(container: Files, argument: str) -> bytes:
 
 def _moved_to(container: Files, target: bytes, source: bytes) -> bytes:
     """Return the new name of a file: below `target` if that is a directory."""
+    from winkfs.tables import has_below
+
     there = is_directory(container, target)
-    if there or (target and target not in container and _has_below(container, target)):
+    if there or (target and target not in container and has_below(container, target)):
         return target + b"/" + source.rpartition(b"/")[2]
     return target
 
@@ -476,21 +478,12 @@ def _below(container: Files, name: bytes) -> list[bytes]:
 
 def _fault(container: Files, target: bytes) -> str | None:
     """Return why a mount would not show a file or directory of this name, None if it would."""
+    from winkfs.tables import has_below
+
     fault = place_fault(target)
-    if fault is None and target not in container and _has_below(container, target):
+    if fault is None and target not in container and has_below(container, target):
         return TAKEN
     return fault
-
-
-def _has_below(container: Files, name: bytes) -> bool:
-    """Return whether any name is below this one. Cost: without a catalog a pass over all inodes."""
-    from winkfs.container.select import Query, positions_of
-
-    if isinstance(container, winkfs.Container):
-        found = positions_of(container.store, Query.of_prefix(name + b"/"))
-        if found is not None:
-            return len(found) > 0
-    return any(True for _ in container.scan(prefix=name + b"/"))
 
 
 def _error(base: str, name: str, what: str) -> click.ClickException:
