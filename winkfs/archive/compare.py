@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 
@@ -28,7 +28,9 @@ from winkfs.archive.items import (
     Large,
     Note,
     Notes,
+    Shapes,
     Unreadable,
+    shape_of,
 )
 from winkfs.archive.sources import archive
 from winkfs.archive.tree import Facts, OwnFile, OwnFiles, OwnFolder, Tree
@@ -604,13 +606,15 @@ class TarSide(Listed):
         self.targets: dict[bytes, bytes] = {}
 
     def tables(self) -> Iterator[FileTable]:
-        known: dict[bytes, tuple[int, ...]] = {}
+        facts, shapes = dict[bytes, tuple[int, ...]](), Shapes()
         for item in self._tar.items(by_mtime=False):
             name, meta = to_bytes(item.name), metadata_of(item)
-            if isinstance(item, Copy) and item.target not in known:
-                continue  # which `pack` cannot store either
-            size, ftype = _shape(item, known)
-            known[name] = (size, meta.mtime_ns, meta.mtime_ns, ftype, meta.mode & PERMISSIONS,
+            shape = shape_of(item, shapes)
+            if shape is None:
+                self._note(cast(Copy, item).lost)
+                continue
+            shapes[name] = ftype, size = shape
+            facts[name] = (size, meta.mtime_ns, meta.mtime_ns, ftype, meta.mode & PERMISSIONS,
                            meta.uid, meta.gid)  # fmt: skip
             self._xattrs.pop(name, None)
             if isinstance(item, Copy):
@@ -623,7 +627,7 @@ class TarSide(Listed):
                 self._xattrs[name] = self._xattrs[item.target]
             if self._contents:
                 self._sum(name, item)
-        return self._take(list(known), list(known.values()))
+        return self._take(list(facts), list(facts.values()))
 
     def _sum(self, name: bytes, item: Item) -> None:
         self._digests.pop(name, None)
@@ -635,16 +639,6 @@ class TarSide(Listed):
 
     def digests(self, rows: FileTable) -> dict[bytes, bytes]:
         return {name: self._digests[name] for name in rows.names if name in self._digests}
-
-
-def _shape(item: Item, known: Mapping[bytes, tuple[int, ...]]) -> tuple[int, int]:
-    """Return size and type of an item of an archive; `known`: the items before it."""
-    if isinstance(item, Copy):
-        size, _, _, ftype, *_ = known[item.target]
-        return size, ftype
-    if isinstance(item, Large):
-        return item.size, FileType.FILE
-    return len(item.data), item.ftype
 
 
 def digest(data: bytes | memoryview) -> bytes:

@@ -18,6 +18,7 @@ from winkformats.errors import FormatError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.container.bulk import Row
 from winkfs.entry import DEFAULT_MODES, Entry, FileType
+from winkfs.names import to_str
 from winkfs.units import CLAMPED, NAMED
 
 STDIN: Final = "-"  # the path of standard input
@@ -187,8 +188,23 @@ class Copy:
     meta: Meta
     read: int = 0
 
+    @property
+    def lost(self) -> Note:
+        """The note if its target is missing."""
+        return Note(self.name, f"a hard link to {to_str(self.target)}, which was not packed", True)
+
 
 Item = Row | Large | Copy
+Shapes = dict[bytes, tuple[int, int]]
+"""FileType and bytes of content, by name."""
+
+
+def shape_of(item: Item, known: Shapes) -> tuple[int, int] | None:
+    """Return FileType and bytes of an item. known: those of the items before it; None: the target
+    of a hard link is not among them."""
+    if isinstance(item, Copy):
+        return known.get(item.target)
+    return (FileType.FILE, item.size) if isinstance(item, Large) else (item.ftype, len(item.data))
 
 
 @dataclass(frozen=True, slots=True)

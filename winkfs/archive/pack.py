@@ -31,8 +31,10 @@ from winkfs.archive.items import (
     Note,
     Notes,
     Ratio,
+    Shapes,
     Suspect,
     Unreadable,
+    shape_of,
 )
 from winkfs.archive.packer import Line, Packer, PackReport, Progress
 from winkfs.archive.tree import OwnFiles, OwnFolder, Tree
@@ -265,7 +267,7 @@ def would_store(
         found: Iterable[Item | Suspect] = reader.items(by_mtime=False)
     else:
         found = reader.changed(chooser, by_mtime=False)
-    sizes: dict[bytes, tuple[int, int]] = {}  # of the targets of hard links
+    shapes: Shapes = {}
     for one in found:
         item = one.item if isinstance(one, Suspect) else one
         try:
@@ -274,13 +276,12 @@ def would_store(
         finally:
             if isinstance(item, Large):
                 item.file.close()
-        if isinstance(item, Copy):
-            ftype, size = sizes.get(item.target, (int(FileType.FILE), 0))
-        elif isinstance(item, Large):
-            ftype, size = int(FileType.FILE), item.size
-        else:
-            ftype, size = int(item.ftype), len(item.data)
-        count(item.name, ftype, size)
+        shape = shape_of(item, shapes)
+        if shape is None and isinstance(item, Copy) and chooser is None:
+            note(item.lost)
+            continue
+        shapes[to_bytes(item.name)] = shape = shape or (FileType.FILE, 0)  # it was packed before
+        count(item.name, *shape)
 
 
 def worth_keeping(container: Container, report: PackReport, chosen: Update) -> bool:

@@ -50,7 +50,7 @@ from winkfs.container.container import Container
 from winkfs.container.frames import SAMPLE_BYTES
 from winkfs.container.ondisk.inode import Attrs
 from winkfs.entry import FileType, default_mode
-from winkfs.names import DATA, Name, to_bytes, to_str
+from winkfs.names import DATA, Name, to_bytes
 from winkfs.units import CLAMPED
 
 SYNC_BYTES: Final = 256 << 20  # after which an update syncs: an interrupt loses no more
@@ -385,8 +385,7 @@ class Packer:
     def _copy(self, item: Copy, home: Container) -> None:
         """Put a hard link of a tar file, whose content is in a container already."""
         if item.target not in home:
-            what = f"a hard link to {to_str(item.target)}, which was not packed"
-            self.note(Note(item.name, what, True))
+            self.note(item.lost)
             return
         old, meta = home.stat(item.target), item.meta
         if not self._may_copy(item, old.size):
