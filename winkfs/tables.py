@@ -13,8 +13,10 @@ import numpy as np
 
 from winkformats.arrays import Int64
 from winkformats.errors import CorruptError, raise_it
+from winkfs.container.catalog import POLICY, open_catalog
 from winkfs.container.container import Container
 from winkfs.container.directories import IMPLIED, Nesting, implied, order_of
+from winkfs.container.ondisk.typed import to_value
 from winkfs.container.select import Query, positions_of
 from winkfs.container.selection import starting
 from winkfs.container.table import (
@@ -48,20 +50,23 @@ def tables(
     times: Times = ALWAYS,
     where: str | None = None,
     columns: Sequence[str] = (),
+    at_once: int | None = None,
 ) -> Iterator[FileTable]:
-    """Yield the files in tables whose rows are complete, with mode and owner.
+    """Yield the files in tables, none empty, whose rows are complete, with mode and owner.
 
     prefix   of the names
     problem  called with each damaged file, which is left out; None: it raises CorruptError
     times    of the mtimes, nanoseconds
     where    a condition, see `container.where`: of containers and data sets
     columns  columns of the user whose values the rows contain; of a scan they do not
+    at_once  blocks of the catalog that are read together; None: the default
     ->       in byte order of the names from catalogs. A data set with very many shards is scanned
              shard by shard, any other store in its own order
     cost     that of the catalog; a scan reads each inode
     raises   ValueError; CorruptError; OSError
     """
-    found = from_catalogs(reader, prefix, problem, times=times, where=where, columns=columns)
+    options: dict[str, Any] = {"times": times, "where": where, "columns": columns}
+    found = from_catalogs(reader, prefix, problem, **options, at_once=at_once)
     if found is None:
         found = scanned(reader, prefix, problem, times, {} if where is None else {"where": where})
     yield from found
@@ -76,21 +81,30 @@ def from_catalogs(
     where: str | None = None,
     columns: Sequence[str] = (),
     start: bytes = b"",
+    at_once: int | None = None,
 ) -> Iterator[FileTable] | None:
     """Return the tables of `tables` in byte order of the names; None: the store has to be scanned.
 
-    start  the least name
+    start    the least name
+    at_once  blocks of the catalog that are read together; None: the default
     """
     if not isinstance(reader, Container | DatasetReading):
         if where is not None:
             raise ValueError(f"{reader.base}: a condition is for containers and data sets")
         return None
-    found = reader.rows(prefix, problem, times, where, columns, start=start)
+    found = reader.rows(prefix, problem, times, where, columns, start=start, at_once=at_once)
     if found is None:
         return None
     owner = owner_of(reader)
     some = (whole(reader, rows.owned(owner), problem) for rows in found if len(rows))
     return filter(len, some)
+
+
+def is_listed(reader: Reader, prefix: bytes = b"") -> bool:
+    """Return whether files with a prefix are listed from catalogs, not scanned."""
+    if isinstance(reader, DatasetReading):
+        return reader.rows(prefix, None) is not None
+    return isinstance(reader, Container)
 
 
 def owner_of(reader: Reader) -> tuple[int, int]:
@@ -139,7 +153,9 @@ def one(
         rows = table_of([reader.stat(name)])
         yield rows.take(rows.within(times))
         return
-    for rows in tables(reader, name, problem, times=times, where=where, columns=columns):
+    options: dict[str, Any] = {"times": times, "where": where, "columns": columns}
+    found = tables(reader, name, problem, **options, at_once=1)
+    for rows in islice(found, 1) if is_listed(reader, name) else found:  # in order it is the first
         yield rows.take(starting(rows, name) & (rows.name_lengths == len(name)))
 
 
@@ -157,25 +173,81 @@ def level(
     prefix  the name of the directory with a slash; empty: the root
     times, where  leave out directories without an entry, too, since these have no metadata
     ->      directories without an entry as `directories.implied` makes them
-    cost    reads the blocks of the catalog that have such names, and passes over the rest
+    cost    that of `shallow`
     """
-    nesting, parts, start = Nesting(len(prefix), 1), list[FileTable](), b""
+    parts, unknown = list[FileTable](), times != ALWAYS or where is not None
+    for rows, begun in shallow(reader, prefix, problem, times=times, where=where, columns=columns):
+        parts += [rows] if unknown else [rows, begun]
+    return _once(list(filter(len, parts)))
+
+
+def shallow(
+    reader: Reader,
+    prefix: bytes = b"",
+    problem: Problem | None = None,
+    *,
+    depth: int | None = 1,
+    times: Times = ALWAYS,
+    where: str | None = None,
+    columns: Sequence[str] = (),
+    at_once: int | None = None,
+) -> Iterator[tuple[FileTable, FileTable]]:
+    """Yield the files of some levels, and the directories of these that begin among them.
+
+    prefix   of the names; levels count from the last slash in it
+    depth    levels; None: all
+    at_once  blocks of the catalog that are read together; None: the default
+    ->       in byte order of the names. The directories are as `directories.implied` makes them,
+             also those with an entry, which is among the files
+    cost     reads the blocks of the catalog that have such names, and passes over the rest; without
+             a catalog, all files
+    """
+    top = prefix.rfind(b"/") + 1
+    nesting, owner = Nesting(top, depth), owner_of(reader)
     options: dict[str, Any] = {"times": times, "where": where, "columns": columns}
-    found = from_catalogs(reader, prefix, problem, **options)
-    far = found is not None
-    tables_left = found or ordered(reader, prefix, problem, **options)
-    unknown = times != ALWAYS or where is not None
-    while (rows := next(tables_left, None)) is not None:
+    found = from_catalogs(reader, prefix, problem, **options, at_once=at_once)
+    jumps = depth is not None and found is not None and _begins_cheaply(reader)
+    left = ordered(reader, prefix, problem, **options) if found is None else found
+    while (rows := next(left, None)) is not None:
         nested = nesting.add(rows)
-        here = nested.level == 0
-        if here.any():
-            parts.append(rows if here.all() else rows.take(here))
-        if len(nested.at) and not unknown:
-            parts.append(implied(nested.names, len(nested.at), owner_of(reader)))
-        if far and not here[-1] and (nested.at[-1:] < len(rows) // 2).all():
-            start = after(rows.last[: rows.last.index(b"/", len(prefix)) + 1]) or b""
-            tables_left = from_catalogs(reader, prefix, problem, **options, start=start) or iter(())
-    return _once(parts)
+        here = nested.level < (LAST if depth is None else depth)
+        begun = implied(nested.names, len(nested.at), owner)
+        yield rows if here.all() else rows.take(here), begun
+        if jumps and not here[-1] and (nested.at[-1:] < len(rows) // 2).all():
+            last, at = rows.last, top - 1
+            for _ in range(depth or 0):
+                at = last.index(b"/", at + 1)
+            start = after(last[: at + 1]) or b""
+            again = from_catalogs(reader, prefix, problem, **options, start=start, at_once=at_once)
+            left = again or iter(())
+
+
+def _begins_cheaply(reader: Reader) -> bool:
+    """Return whether a listing that begins anew is cheap: without a catalog, one is made first."""
+    if not isinstance(reader, Container):
+        return True
+    with reader.lock:
+        catalog = open_catalog(reader.settled(), behind=POLICY.short)
+    if catalog is not None:
+        catalog.close()
+    return catalog is not None
+
+
+def values_of(
+    reader: Reader, rows: FileTable, columns: Sequence[str], *, listed: bool
+) -> list[dict[str, Any]]:
+    """Return the values of columns of the user, for each row.
+
+    listed  the rows come from catalogs, and contain the values
+    """
+    if not listed:
+        known = zip(rows.names, (rows.pos != IMPLIED).tolist(), strict=True)
+        found = (reader.getcolumns(name) if there else {} for name, there in known)
+        return [{name: one.get(name) for name in columns} for one in found]
+    schema = {name: reader.columns[name] for name in columns}
+    pairs = zip(schema.values(), rows.typed(schema), strict=True)
+    lists = [[to_value(kind, text) for text in texts] for kind, texts in pairs]
+    return [dict(zip(schema, one, strict=True)) for one in zip(*lists, strict=True)]
 
 
 def has_below(reader: Reader, directory: bytes, problem: Problem | None = None) -> bool:

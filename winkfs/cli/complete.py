@@ -14,10 +14,9 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete, split_arg_string
 
 from winkformats.disk.schemes import is_far
-from winkfs.names import after, to_bytes, to_str
+from winkfs.names import to_bytes, to_str
 
 if TYPE_CHECKING:
-    from winkfs.container.container import Container
     from winkfs.reader import Reader
 
 LINE: Final = "_WINKFS_LINE"  # the command line up to the cursor
@@ -182,38 +181,20 @@ def _level(reader: Reader, prefix: bytes) -> list[str]:
     """Return the names with a prefix, and in place of those that have a slash behind it the
     directory with a slash.
 
-    cost  a block of the catalog, and one for each directory; without a catalog a pass
+    cost  that of `tables.shallow`
     """
     from winkfs.container.container import Container
     from winkfs.dataset.reading import DatasetReading
+    from winkfs.tables import shallow
 
     if not isinstance(reader, Container | DatasetReading):
         return []
-    jumps = isinstance(reader, DatasetReading) or _has_catalog(reader)
-    found: dict[bytes, None] = {}
-    start: bytes | None = prefix
-    while start is not None and len(found) < MOST:
-        tables = reader.rows(prefix, lambda error: None, start=start, at_once=1 if jumps else None)
-        start = None
-        for rows in filter(len, tables or ()):
-            for name, directory in zip(rows.names, rows.directories.tolist(), strict=True):
-                end = name.find(b"/", len(prefix)) + 1
-                found[name[:end] if end else name + b"/" * directory] = None
-            if len(found) >= MOST:
-                break
-            if end and jumps:
-                start = after(name[:end])
-                break
-    texts = map(to_str, found)
+    found = set[bytes]()
+    for rows, begun in shallow(reader, prefix, lambda error: None, at_once=1):
+        pairs = zip(rows.names, rows.directories.tolist(), strict=True)
+        found.update(name + b"/" * directory for name, directory in pairs)
+        found.update(b"/" if name == b"/" else name + b"/" for name in begun.names)
+        if len(found) >= MOST:
+            break
+    texts = map(to_str, sorted(found))
     return [text for text in texts if text.isprintable()][:MOST]
-
-
-def _has_catalog(container: Container) -> bool:
-    """Return whether a listing that begins anew is cheap."""
-    from winkfs.container.catalog import POLICY, open_catalog
-
-    catalog = open_catalog(container.store, behind=POLICY.short)
-    if catalog is None:
-        return False
-    catalog.close()
-    return True

@@ -200,24 +200,16 @@ class Listing:
 
     def _values_of(self, rows: FileTable) -> list[dict[str, Any]]:
         """Return the values of the columns that are printed, for each row."""
-        if not self._listed:
-            found = map(self._container.getcolumns, rows.names)
-            return [{name: one[name] for name in self.columns} for one in found]
-        from winkfs.container.ondisk.typed import to_value
+        from winkfs.tables import values_of
 
-        schema = {name: self._container.columns[name] for name in self.columns}
-        lists = [
-            [to_value(kind, text) for text in texts]
-            for kind, texts in zip(schema.values(), rows.typed(schema), strict=True)
-        ]
-        return [dict(zip(schema, one, strict=True)) for one in zip(*lists, strict=True)]
+        return values_of(self._container, rows, self.columns, listed=self._listed)
 
     @functools.cached_property
     def _listed(self) -> bool:
         """True if rows come from catalogs, which have the values: not those of very many shards."""
-        from winkfs.tables import from_catalogs
+        from winkfs.tables import is_listed
 
-        return from_catalogs(self._container, b"", None) is not None
+        return is_listed(self._container)
 
 
 # --- fields ---

@@ -6,26 +6,20 @@ A path is that of `winkfs.path_of`. If a name is also a directory of other names
 
 from __future__ import annotations
 
-import itertools
 import stat
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol
-
-import numpy as np
+from typing import Any, Final, NamedTuple
 
 from winkfs.container.container import Container
-from winkfs.container.ondisk.typed import to_value
 from winkfs.container.table import FileTable
 from winkfs.container.where import parse
 from winkfs.dataset.reading import DatasetReading
-from winkfs.entry import Entry, FileType, Stat
+from winkfs.entry import FileType, Stat
 from winkfs.errors import NoSuchFile, NotAllowed
 from winkfs.names import (
     NO_NAME,
     SELF,
-    after,
     name_at,
     name_below,
     shown,
@@ -35,9 +29,9 @@ from winkfs.names import (
     to_strs,
 )
 from winkfs.reader import Reader
+from winkfs.tables import is_listed, one, shallow, tables, values_of
 from winkfs.units import NANO
 
-ENTRIES_AT_ONCE: Final = 1024  # of a store without a catalog
 KINDS: Final = {
     FileType.DIR: ("directory", stat.S_IFDIR),
     FileType.LINK: ("link", stat.S_IFLNK),
@@ -57,75 +51,6 @@ class Facts(NamedTuple):
     uid: int
     gid: int
     ctime_ns: int
-
-
-class Batch(Protocol):
-    """Some files of a store: never none. `index`: of the files in question; None: all.
-
-    ordered  whether all batches are in byte order of the names
-    """
-
-    names: list[bytes]
-    ftypes: list[int]
-    ordered: bool
-
-    def facts(self, index: list[int] | None) -> list[Facts]:
-        """Return the metadata of each."""
-
-    def values(self, index: list[int] | None) -> list[dict[str, Any]]:
-        """Return the values of the columns of each."""
-
-
-class Rows:
-    """Files of a catalog."""
-
-    ordered = True
-
-    def __init__(self, rows: FileTable, reader: Container | DatasetReading) -> None:
-        self.names, self.ftypes = rows.names, rows.ftype.tolist()
-        self._rows, self._reader = rows, reader
-
-    def _some(self, index: list[int] | None) -> tuple[FileTable, list[int]]:
-        """Return rows, and which of them are incomplete."""
-        rows = self._rows if index is None else self._rows.take(np.array(index, np.int64))
-        return rows, np.flatnonzero(rows.asked).tolist()
-
-    def facts(self, index: list[int] | None) -> list[Facts]:
-        (rows, asked), reader = self._some(index), self._reader
-        owner = reader.store.owner if isinstance(reader, Container) else (0, 0)
-        found = list(map(Facts, *(column.tolist() for column in rows.stats(owner)[1:])))
-        for i in asked:
-            found[i] = facts_of(reader.stat(rows.names[i]))
-        return found
-
-    def values(self, index: list[int] | None) -> list[dict[str, Any]]:
-        (rows, asked), reader = self._some(index), self._reader
-        schema = reader.columns
-        texts = zip(schema.values(), rows.typed(schema), strict=True)
-        columns = [[to_value(kind, text) for text in column] for kind, column in texts]
-        found = [dict(zip(schema, row, strict=True)) for row in zip(*columns, strict=True)]
-        for i in asked:
-            found[i] = reader.getcolumns(rows.names[i])
-        return found
-
-
-class Entries:
-    """Files of a scan."""
-
-    ordered = False
-
-    def __init__(self, entries: list[Entry]) -> None:
-        self.names = [to_bytes(entry.name) for entry in entries]
-        self.ftypes, self._entries = [entry.ftype for entry in entries], entries
-
-    def _some(self, index: list[int] | None) -> list[Entry]:
-        return self._entries if index is None else [self._entries[i] for i in index]
-
-    def facts(self, index: list[int] | None) -> list[Facts]:
-        return list(map(facts_of, self._some(index)))
-
-    def values(self, index: list[int] | None) -> list[dict[str, Any]]:
-        return [entry.columns for entry in self._some(index)]
 
 
 @dataclass(slots=True)
@@ -198,8 +123,10 @@ class Listing:
             found = self._reader.stat(name)
         except NoSuchFile:
             raise NoSuchFile("no such file", path) from None
-        if self._where is not None and not self._first(name, name + b"\0"):
-            raise NoSuchFile("no such file for which the condition is true", path)
+        if self._where is not None:
+            met = one(self._reader, name, where=self._where)
+            if not any(map(len, met)):
+                raise NoSuchFile("no such file for which the condition is true", path)
         return found
 
     def columns(self, path: str) -> dict[str, Any] | None:
@@ -209,15 +136,8 @@ class Listing:
     def has_below(self, path: str) -> bool:
         """Return whether there are files below a path. Cost: one block of the catalog."""
         below = name_below(to_bytes(path)) + b"/" if path else b""
-        return self._first(below, after(below))
-
-    def _first(self, low: bytes, high: bytes | None) -> bool:
-        """Return whether there is a name that begins with `low`, below `high`."""
-        for batch in self._batches(low, at_once=1):
-            found = high is None or min(batch.names) < high
-            if found or batch.ordered:
-                return found
-        return False
+        found = tables(self._reader, below, where=self._where, at_once=1)
+        return next(found, None) is not None
 
     # --- many ---
 
@@ -259,79 +179,29 @@ class Listing:
         begin = name_below(to_bytes(top)) + b"/" if top else b""
         odd = part.startswith("@")  # the name may begin otherwise
         begin += b"" if odd else to_bytes(part)
-        level, found, at = start.count("/"), Tree(), b""
-        values = detail and columns and bool(self._reader.columns)
-        while True:
-            for batch in self._batches(begin, at, columns=values):
-                index, above, at = None, set[bytes](), b""
-                if depth is not None:
-                    index, above, at = _shallow(batch, level + depth)
-                names = batch.names if index is None else [batch.names[i] for i in index]
-                ftypes = batch.ftypes if index is None else [batch.ftypes[i] for i in index]
-                infos: list[Any] = [None] * len(names)
-                paths = to_strs(shown_all(names)) if names else []
-                if detail and names:
-                    some = batch.values(index) if values else itertools.repeat(None)
-                    infos = list(map(info_of, paths, batch.facts(index), some))
-                _add(found, paths, ftypes, infos, start if odd else "")
-                over = {path.rpartition("/")[0] for path in paths}
-                over.update(to_str(shown(name)) for name in above)
-                _add_directories(found, over, start, detail=detail)
-                if at:  # the rest of the catalog from here on
-                    break
-            else:
-                return found
+        found, values = Tree(), detail and columns and bool(self._reader.columns)
+        asked = tuple(self._reader.columns) if values else ()
+        for rows, begun in shallow(
+            self._reader, begin, depth=depth, where=self._where, columns=asked
+        ):
+            paths = to_strs(shown_all(rows.names)) if len(rows) else []
+            infos: list[Any] = [None] * len(paths)
+            if detail and paths:
+                infos = self._infos(rows, paths, columns=values)
+            _add(found, paths, rows.ftype.tolist(), infos, start if odd else "")
+            # Above a name that begins with a slash is the directory without a name.
+            over = (b"" if name == b"/" and not begin else name for name in begun.names)
+            _add_directories(found, map(to_str, map(shown, over)), start, detail=detail)
+        return found
 
-    def _batches(
-        self,
-        prefix: bytes,
-        start: bytes = b"",
-        *,
-        columns: bool = False,
-        at_once: int | None = None,
-    ) -> Iterator[Batch]:
-        """Yield the files with a prefix; if there is a catalog, from the name `start` on."""
-        reader = self._reader
-        if isinstance(reader, Container | DatasetReading):
-            names = tuple(reader.columns) if columns else ()
-            found = reader.rows(
-                prefix, None, where=self._where, columns=names, start=start, at_once=at_once
-            )
-            if found is not None:
-                for rows in found:
-                    if len(rows):
-                        yield Rows(rows, reader)
-                return
-            entries = reader.scan(prefix=prefix, where=self._where)
-        else:
-            entries = reader.scan(prefix=prefix)
-        while some := list(itertools.islice(entries, ENTRIES_AT_ONCE)):
-            yield Entries(some)
-
-
-def _shallow(batch: Batch, most: int) -> tuple[list[int], set[bytes], bytes]:
-    """Return the files whose names have at most `most` parts.
-
-    ->  their indices; the directories with that many parts that have deeper files; the name from
-        which on to continue if the batch ends amid such a directory, else b""
-    """
-    names, index, above, i = batch.names, list[int](), set[bytes](), 0
-    while i < len(names):
-        parts = names[i].split(b"/")
-        if len(parts) <= most:
-            index.append(i)
-            i += 1
-            continue
-        directory = b"/".join(parts[:most])
-        above.add(directory)
-        if not batch.ordered:
-            i += 1
-            continue
-        behind = after(directory + b"/") or b""
-        i = bisect_left(names, behind, i) if behind else len(names)
-        if i == len(names):
-            return index, above, behind
-    return index, above, b""
+    def _infos(self, rows: FileTable, paths: list[str], *, columns: bool) -> list[Info]:
+        """Return the metadata of complete rows."""
+        facts = map(Facts, *(column.tolist() for column in rows.stats((0, 0))[1:]))
+        if not columns:
+            return list(map(info_of, paths, facts))
+        names = tuple(self._reader.columns)
+        values = values_of(self._reader, rows, names, listed=is_listed(self._reader))
+        return list(map(info_of, paths, facts, values))
 
 
 def _add(
@@ -347,13 +217,10 @@ def _add(
 
 
 def _add_directories(found: Tree, over: Iterable[str], start: str, *, detail: bool) -> None:
-    """Add directories, and those above them, whose paths begin with `start`."""
+    """Add directories without an entry whose paths begin with `start`."""
     for path in over:
-        while len(path) >= len(start) and path and path not in found.directories:
-            if not path.startswith(start):
-                break
+        if path.startswith(start) and path not in found.directories:
             found.directories[path] = directory_info(path) if detail else None
-            path = path.rpartition("/")[0]
 
 
 def clashing(found: Tree, top: str = "", depth: int | None = None) -> None:
