@@ -134,8 +134,17 @@ COMPRESS = click.option(
     help="Store contents compressed if that makes them smaller: zstd or zstd:LEVEL (1 to 22, "
     "default 9), with a dictionary trained on the files if that saves space. none: not compressed.",
 )  # fmt: skip
-
-
+INCLUDE = click.option(
+    "--include", multiple=True, metavar="PATTERN",
+    help="Only matching names and everything below them, at any depth.",
+)  # fmt: skip
+EXCLUDE = click.option(
+    "--exclude", multiple=True, metavar="PATTERN",
+    help="Exclude matching names and everything below them, at any depth, like tar.",
+)  # fmt: skip
+NO_SUMMARY = click.option(
+    "-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal."
+)
 MAX_RATIO = click.option(
     "--max-ratio", type=click.IntRange(0), default=1000, show_default=True, metavar="N",
     help="Leave out what unpacks to more than 1 GiB and to more than N times its compressed size; "

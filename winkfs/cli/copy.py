@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from winkfs.cli._common import (
+    EXCLUDE,
+    INCLUDE,
+    NO_SUMMARY,
     SIZE,
     WHERE,
     Progress,
@@ -33,14 +36,8 @@ CP_COUNTS: Final = (*COUNTS[:-1], "updated", "failed")
 
 @click.command()
 @click.argument("stores", metavar="A... OUT", nargs=-1, required=True, shell_complete=complete_base)
-@click.option(
-    "--include", multiple=True, metavar="PATTERN",
-    help="Only matching names and everything below them, at any depth.",
-)  # fmt: skip
-@click.option(
-    "--exclude", multiple=True, metavar="PATTERN",
-    help="Not matching names and everything below them, at any depth, like tar.",
-)  # fmt: skip
+@INCLUDE
+@EXCLUDE
 @click.option(
     "--files-from", metavar="FILE",
     help="Only the names listed in FILE (- for standard input), one per line or terminated by NUL.",
@@ -53,7 +50,7 @@ CP_COUNTS: Final = (*COUNTS[:-1], "updated", "failed")
 )  # fmt: skip
 @click.option("-n", "--dry-run", is_flag=True, help="Change nothing; print what would be done.")
 @click.option("-v", "--verbose", is_flag=True, help="Print + or M and the name of each file.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
+@NO_SUMMARY
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def cp(
     stores: tuple[str, ...],
@@ -145,7 +142,7 @@ def _print_counts(
     "--shards", type=click.IntRange(1), metavar="N", help="One data set OUT of N even shards."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Print the name of each container made.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
+@NO_SUMMARY
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def split(
     base: str,

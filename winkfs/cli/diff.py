@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from winkfs.cli._common import (
+    EXCLUDE,
+    INCLUDE,
     STDIN,
     Failures,
     complete_file,
@@ -42,14 +44,8 @@ RANGE: Final = ".."
 @click.option("-c", "--checksum", is_flag=True, help="Compare contents of files of equal size.")
 @click.option("--content-only", is_flag=True, help="Ignore times, modes, owners and attributes.")
 @click.option("--xattrs", is_flag=True, help="Compare all extended attributes, not only user.*.")
-@click.option(
-    "--include", multiple=True, metavar="PATTERN",
-    help="Only matching names and everything below them, at any depth.",
-)  # fmt: skip
-@click.option(
-    "--exclude", multiple=True, metavar="PATTERN",
-    help="Not matching names and everything below them, at any depth, like tar.",
-)  # fmt: skip
+@INCLUDE
+@EXCLUDE
 @click.option("--stat", is_flag=True, help="Print only counts and bytes.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def diff(

@@ -14,6 +14,8 @@ import winkfs
 from winkfs.cli._common import (
     AS_OF,
     BASE,
+    EXCLUDE,
+    INCLUDE,
     WHERE,
     Failures,
     as_path,
@@ -63,10 +65,8 @@ MOST_JOBS: Final = 64
               help="Print N lines before each.")  # fmt: skip
 @click.option("-C", "--context", type=click.IntRange(0), metavar="N",
               help="Print N lines around each.")  # fmt: skip
-@click.option("--include", multiple=True, metavar="PATTERN",
-              help="Only matching names and everything below them, at any depth.")  # fmt: skip
-@click.option("--exclude", multiple=True, metavar="PATTERN",
-              help="Not matching names and everything below them, at any depth.")  # fmt: skip
+@INCLUDE
+@EXCLUDE
 @WHERE
 @AS_OF
 @click.option("--jobs", type=click.IntRange(1, MOST_JOBS), metavar="N",

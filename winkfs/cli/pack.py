@@ -16,7 +16,10 @@ import winkfs
 from winkfs.cli._common import (
     BASE,
     COMPRESS,
+    EXCLUDE,
+    INCLUDE,
     MAX_RATIO,
+    NO_SUMMARY,
     STDIN,
     Progress,
     bad_records,
@@ -51,14 +54,8 @@ COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
     "--checksum", is_flag=True,
     help="With --update: compare the contents of all files of equal size.",
 )  # fmt: skip
-@click.option(
-    "--exclude", multiple=True, metavar="PATTERN",
-    help="Exclude matching names and everything below them, at any depth, like tar.",
-)  # fmt: skip
-@click.option(
-    "--include", multiple=True, metavar="PATTERN",
-    help="Pack only matching names and everything below them, at any depth.",
-)  # fmt: skip
+@EXCLUDE
+@INCLUDE
 @click.option(
     "--files-from", metavar="FILE",
     help="Pack only the names listed in FILE (- for standard input), relative to DIR, one per line "
@@ -85,7 +82,7 @@ COUNTS: Final = ("files", "directories", "links", "bytes")  # of a report
 @COMPRESS
 @click.option("-n", "--dry-run", is_flag=True, help="Store nothing; print what would be stored.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the name of each file that is stored.")
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal.")
+@NO_SUMMARY
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 def pack(
     source: str,

@@ -13,7 +13,9 @@ from click.shell_completion import CompletionItem
 from winkfs.cli._common import (
     AS_OF,
     BASE,
+    EXCLUDE,
     MAX_RATIO,
+    NO_SUMMARY,
     Progress,
     complete_folder,
     complete_name,
@@ -42,9 +44,6 @@ SAME_PERMISSIONS = click.option(
 NO_SAME_OWNER = click.option(
     "--no-same-owner", is_flag=True, help="Do not restore owners, even as root."
 )
-QUIET = click.option(
-    "-q", "--quiet", is_flag=True, help="Show no progress and no summary on a terminal."
-)
 VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Print the path of each file.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print a JSON object with the counts.")
 
@@ -69,10 +68,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     "-O", "--to-stdout", is_flag=True,
     help="Write the contents to standard output instead of DIR.",
 )  # fmt: skip
-@click.option(
-    "--exclude", multiple=True, metavar="PATTERN",
-    help="Exclude matching names and everything below them, at any depth, like tar.",
-)  # fmt: skip
+@EXCLUDE
 @click.option(
     "--files-from", metavar="FILE",
     help="Unpack only the names listed in FILE (- for standard input), one per line or terminated "
@@ -101,7 +97,7 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     "-n", "--dry-run", is_flag=True, help="Print the paths that would be written; write nothing."
 )
 @VERBOSE
-@QUIET
+@NO_SUMMARY
 @JSON
 def unpack(
     base: str,
@@ -197,7 +193,7 @@ def unpack(
 @AS_OF
 @MAX_RATIO
 @VERBOSE
-@QUIET
+@NO_SUMMARY
 @JSON
 def get(
     base: str,
