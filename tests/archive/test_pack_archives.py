@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import os
 import sqlite3
@@ -15,7 +16,7 @@ import time
 import tracemalloc
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +182,12 @@ def test_zip_bad_members_cost_themselves(run: Run, tmp_path: Path, notes: list[N
     path = zipped(
         tmp_path / "z.zip", good[0], (member("crc"), b"CONTENT"), (member("../up"), b"1"),
         (member("secret"), b"S"), (member("method"), b"M"), (member("fifo", 0o010644), b""),
+        (member("nothing"), b"N"),
         *good[1:],
     )  # fmt: skip
     data = bytearray(path.read_bytes())
     data[data.index(b"CONTENT")] ^= 1
+    data[data.rindex(b"nothing") - 46 + 24] = 0  # its size
     for name, at, value in ((b"secret", 8, 1), (b"method", 10, 95)):
         entry = data.rindex(name) - 46
         data[entry + at] = value
@@ -193,11 +196,12 @@ def test_zip_bad_members_cost_themselves(run: Run, tmp_path: Path, notes: list[N
     report = pack(path, tmp_path / "c", note=notes.append)
     assert files(tmp_path / "c") == {f"good{i}": b"%d" % i * 100 for i in range(3)}
     found = problems(notes)
-    assert found.keys() == {b"crc", b"../up", b"secret", b"method"} and report.left_out == 1
+    assert found.keys() == {b"crc", b"../up", b"secret", b"method", b"nothing"}
+    assert report.left_out == 1 and "no bytes" in found[b"nothing"]
     assert "CRC" in found[b"crc"] and '".."' in found[b"../up"] and "encrypted" in found[b"secret"]
     assert "bsdtar" in found[b"method"]
     done = run("pack", str(path), str(tmp_path / "d"))
-    assert done.status == 1 and done.err.count("\n") == 6
+    assert done.status == 1 and done.err.count("\n") == 7
 
 
 def test_zip_large_member_with_a_wrong_checksum_is_not_stored(
@@ -346,11 +350,29 @@ def test_sqlar_bad_rows_cost_themselves(tmp_path: Path, notes: list[Note]) -> No
         ("odd", "mode", 1, 5, b"12345"),
         ("../up", 0o100644, 1, 1, b"1"),
         ("more", 0o100644, 1, 1, b"12"),
+        ("a\0b", 0o100644, 1, 1, b"1"),
         ("good", 0o100644, 1, 1, b"1"),
     )
     pack(path, tmp_path / "c", note=notes.append)
     assert files(tmp_path / "c") == {"good": b"1"}
-    assert problems(notes).keys() == {b"short", b"long", b"none", b"odd", b"../up", b"more"}
+    bad = {b"short", b"long", b"none", b"odd", b"../up", b"more", b"a\0b"}
+    assert problems(notes).keys() == bad
+
+
+def test_sqlar_numbers_that_no_file_has(tmp_path: Path, notes: list[Note]) -> None:
+    path = sqlar(
+        tmp_path / "a.sqlar",
+        ("ever", 0o100644, float("inf"), 1, b"1"),
+        ("never", 0o100644, -1e300, 1, b"2"),
+        ("wide", 1 << 40 | 0o100600, 1, 1, b"3"),
+        ("below", -1, 1, 1, b"4"),
+    )
+    report = pack(path, tmp_path / "c", note=notes.append)
+    assert files(tmp_path / "c") == {"ever": b"1", "never": b"2", "wide": b"3"}
+    assert (report.clamped, report.left_out, report.failed) == (2, 1, 0)
+    with winkfs.open(tmp_path / "c") as c:
+        assert c.stat("wide").mode == 0o600
+        assert [c.stat(name).mtime_ns for name in ("ever", "never")] == [2**63 - 1, -(2**63)]
 
 
 def test_sqlite_files_that_are_no_archives(run: Run, tmp_path: Path) -> None:
@@ -403,6 +425,29 @@ def test_tar_with_zstd_from_a_file_and_a_pipe(run: Run, tmp_path: Path) -> None:
         assert files(tmp_path / f"c{i}") == {"big": BIG, "a": b"1"}
         done = piped(run, data, "pack", "-", tmp_path / f"p{i}")
         assert done.status == 0 and files(tmp_path / f"p{i}") == {"big": BIG, "a": b"1"}
+
+
+@pytest.mark.parametrize("compress", [zstandard.compress, lambda data: gzip.compress(data, 0)])
+def test_a_zip_file_in_a_compressed_tar_is_a_member(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    inner = zipped(tmp_path / "inner.zip", (member("a"), os.urandom(5000))).read_bytes()
+    (tmp_path / "x.tar.z").write_bytes(compress(tarred(inner=inner)))
+    pack(tmp_path / "x.tar.z", tmp_path / "c")
+    assert files(tmp_path / "c") == {"inner": inner}
+
+
+def test_what_a_tar_with_hard_links_would_store(tmp_path: Path, notes: list[Note]) -> None:
+    out = io.BytesIO(tarred(a=b"12345"))
+    with tarfile.open(fileobj=out, mode="a") as tar:
+        for name, target in (("b", "a"), ("c", "b"), ("d", "gone")):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.LNKTYPE, target
+            tar.addfile(info)
+    (tmp_path / "x.tar").write_bytes(out.getvalue())
+    tried = pack(tmp_path / "x.tar", tmp_path / "c", dry_run=True, note=notes.append)
+    assert [(note.name, note.failed) for note in notes] == [(b"d", True)]
+    assert tried == pack(tmp_path / "x.tar", tmp_path / "c") and tried.bytes == 15
 
 
 def test_zstd_damage_cuts_and_bombs(tmp_path: Path, notes: list[Note]) -> None:

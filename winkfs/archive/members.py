@@ -41,6 +41,8 @@ def name_fault(name: bytes) -> str | None:
     """Return why no file of a container may have this name; None: one may."""
     if b".." in name.split(b"/"):
         return 'its name has a part ".."'
+    if b"\0" in name:
+        return "its name has a NUL"
     if len(name) > MAX_NAME:
         return f"its name has {len(name):,} bytes, a container takes {MAX_NAME:,}"
     return None

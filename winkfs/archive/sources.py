@@ -9,6 +9,7 @@ from pathlib import Path
 from zipfile import is_zipfile
 
 from winkformats.disk.paths import open_file
+from winkfs.archive.decompress import compression_of
 from winkfs.archive.items import STDIN, ChangingItemSource, Notes, Ratio
 from winkfs.archive.magic import HEAD_BYTES, kind_of_start, reader_of
 from winkfs.archive.members import Archive
@@ -48,4 +49,6 @@ def _module(path: str) -> str | None:
         storage.drop_seen()
     if (module := reader_of(start)) or may_be_tar(start) or kind_of_start(start):
         return module
+    if compression_of(start):  # a zip file may be in it
+        return None
     return "zip" if is_zipfile(path) else None  # behind a program that extracts it

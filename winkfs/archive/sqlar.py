@@ -20,9 +20,10 @@ from winkformats.errors import FormatError
 from winkfs.archive.items import PERMISSIONS, Content, Meta, Unreadable
 from winkfs.archive.members import Entry, missing
 from winkfs.entry import FileType
-from winkfs.units import NANO
+from winkfs.units import FAR, NANO
 
 LOGS: Final = ("-wal", "-journal")
+MODE: Final = 0xFFFF  # bits of a mode
 ROWS: Final = "select rowid, name, mode, mtime, sz, length(cast(data as blob)) from sqlar"
 DATA: Final = "select cast(data as blob) from sqlar where rowid = ?"
 
@@ -61,9 +62,9 @@ def _entries(file: sqlite3.Connection) -> Iterator[Entry]:
             shown = name if isinstance(name, bytes) else b"row %d" % row
             yield missing(shown, "its row is damaged: name, mode or size is of another type")
             continue
-        seconds = mtime if isinstance(mtime, int | float) else 0
+        seconds = min(max(mtime, -FAR), FAR) if isinstance(mtime, int | float) else 0
         meta = Meta(int(seconds * NANO), mode & PERMISSIONS, *owner)
-        yield _entry(file, row, name, mode, size, stored or 0, meta)
+        yield _entry(file, row, name, mode & MODE, size, stored or 0, meta)
 
 
 def _entry(

@@ -87,8 +87,8 @@ def _entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, shared: bool) -> Ent
         fault = "it is encrypted: 7z x extracts it"
     elif shared:
         fault = OVERLAPS
-    elif b"\0" in name:
-        fault = "its name has a NUL"
+    elif not info.file_size and info.CRC:
+        fault = "damaged: it has a checksum, and no bytes"
     size = 0 if ftype == FileType.DIR else info.file_size
     return Entry(name, ftype, size, meta, partial(_content, archive, info), fault, unheld)
 
