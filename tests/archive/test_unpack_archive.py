@@ -167,6 +167,22 @@ def test_numbers_that_do_not_fit_into_their_fields(
         ]
 
 
+@pytest.mark.parametrize("how", ["zip", "contents"])
+def test_a_file_that_is_too_large_costs_itself(tmp_path: Path, how: str) -> None:
+    base, out, notes = tmp_path / "c", io.BytesIO(), list[Note]()
+    with winkfs.create(base) as c:
+        c.put("huge", b"")
+        c.truncate("huge", 1 << 40)
+        c.sync()
+        c.put("a", b"content of a")
+    report = unpack(base, **{how: out}, note=notes.append)  # type: ignore[arg-type]
+    assert [note.name for note in notes if note.failed] == [b"huge"] and report.files == 1
+    if how == "zip":
+        assert zipfile.ZipFile(out).namelist() == ["a"]
+    else:
+        assert out.getvalue() == b"content of a"
+
+
 @pytest.mark.skipif(native.code is None, reason="runs are read by the compiled module")
 @pytest.mark.parametrize("kind", ["plain", "damaged", "few", "names"])
 def test_files_in_runs_are_written_as_one_by_one(

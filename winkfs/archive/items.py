@@ -375,13 +375,13 @@ class Allowance:
         return used - self._holes <= self._most and used <= self._limit
 
     def claim(self, size: int, *, holes: int = 0) -> None:
-        """Count bytes of content. Raises FormatError if they are too many.
+        """Count bytes of content. Raises FormatError if they are too many, and counts none.
 
         holes  bytes of them that are holes, which are written as zeros
         """
-        self.used += size
-        self._holes += holes
-        if self.used - self._holes > self._most:
+        used, gaps = self.used + size, self._holes + holes
+        if used - gaps > self._most:
             raise FormatError("more content than the container has bytes: left out")
-        if self.used > self._limit:
+        if used > self._limit:
             raise FormatError(self._ratio.reason(self._stored))
+        self.used, self._holes = used, gaps
