@@ -55,7 +55,7 @@ def test_the_last_source_replaces_and_no_clobber_keeps(run: Run) -> None:
 
 
 def test_names_are_taken_from_a_list(run: Run, base: str) -> None:
-    done = run("cp", base, "d", "--files-from", "-", stdin=b"link\0run.sh\0gone\0")
+    done = run("cp", base, "d", "--files-from", "-", stdin=b"./link\0run.sh\0gone\0")
     assert (done.status, done.out) == (1, b"")
     assert "gone: no source has a file of this name" in done.err
     assert listed(run("ls", "d")) == ["link", "run.sh"]
@@ -110,6 +110,37 @@ def test_split_makes_containers_and_goes_on(run: Run, base: str) -> None:
     assert run("diff", "-c", base, "set") == NOTHING
     record = json.loads(run("split", base, "set", "--shards", "2", "--json").out)
     assert (record["files"], record["unchanged"], record["made"]) == (0, 7, [])
+
+
+def test_a_value_is_never_taken_for_a_file_of_another_container(run: Run) -> None:
+    with winkfs.create("c", columns={"v": "string"}) as c:
+        for value in ("x.partial", "x", "x.data"):
+            c.put(value, value.encode())
+            c.setcolumns(value, {"v": value})
+    names = ["s-x%2Epartial", "s-x", "s-x%2Edata"]
+    assert listed(run("split", "c", "s", "--by", "v", "-v")) == names
+    assert [stored.names(name) for name in names] == [["x.partial"], ["x"], ["x.data"]]
+    os.unlink("s-x%2Edata.data")
+    assert listed(run("split", "c", "s", "--by", "v", "-v")) == names[2:]
+
+
+@pytest.mark.parametrize("rule", ["--files", "--shards"])
+def test_split_reports_files_that_no_index_has(run: Run, rule: str) -> None:
+    stored.make("a", {f"f{i}": b"%d" % i for i in range(50)})
+    stored.flip_text("a.data", b"f7/I0", 25)
+    for suffix in (".idx", ".cat"):
+        Path("a").with_suffix(suffix).unlink(missing_ok=True)
+    assert "bad entry" in one_line(run("split", "a", "s", rule, "30"))
+
+
+def test_a_damaged_file_of_the_target_is_replaced(run: Run) -> None:
+    for base in ("a", "b"):
+        stored.make(base, [("f", b"content of f", 1000), ("g", b"g", 1000)])
+    stored.flip_text("b.data", b"content of f")
+    done = run("cp", "a", "b", "--json")
+    assert done.status == 1 and json.loads(done.out)["files"] == 1
+    assert stored.read("b", "f") == b"content of f"
+    assert run("cp", "a", "b") == NOTHING
 
 
 def test_odd_names_come_through(run: Run) -> None:

@@ -263,8 +263,8 @@ class Comparison:
             return found
         before, after = old.take(index), new.take(index)
         mine, its = self._one.digests(before), self._other.digests(after)
-        both = [name in mine and name in its and mine[name] != its[name] for name in before.names]
-        found[index] = both
+        # A file of the first side that is damaged differs from one that can be read.
+        found[index] = [name in its and mine.get(name) != its[name] for name in before.names]
         return found
 
     def _times(self, old: FileTable, new: FileTable) -> Bools:

@@ -138,36 +138,50 @@ def split(
         mark = rule.mark(found)
         if shards is not None:
             _into_shards(found, base.rstrip("/"), rule, mark, report, count, made, progress)
-            return report
-        if base.endswith("/"):
-            raise ValueError(f"{base}: name the containers: OUT becomes OUT-0 or OUT-VALUE")
-        columns = [] if by is None else [by]
-        check_columns(columns, found.columns)
-        plan = Plan([found], Choice(), b"", count)
-        plan.list(columns)
-        groups = groups_of(plan, rule, found)
-        bases = [f"{base}-{group.name}" for group in groups]
-        marks = [_mark_of(one) for one in bases]
-        for one, known in zip(bases, marks, strict=True):
-            if known is not None and known.root != mark:
-                raise FileExists(OTHER, one)
-        for one, known, group in zip(bases, marks, groups, strict=True):
-            if known is not None:
-                report.unchanged += len(group.rows)
-                if known.since:
-                    count(Note(os.fsencode(one), LOST.format(known.since), True))
-                continue
-            before = report.failed
-            with building(one, **like(found, found.columns)) as container:
-                adopt_dictionary(container, found)
-                plan.part_of(group.rows).run(container, report, progress, sync=False)
-                container.save_catalog()
-                Mark(mark, report.failed - before, 0).keep(container)
-            if made:
-                made(one)
+        else:
+            _into_containers(found, base, rule, mark, report, count, made, progress)
         for problem in found.problems():
             count(Note(b"", problem, True))
     return report
+
+
+def _into_containers(
+    source: Source,
+    base: str,
+    rule: Rule,
+    mark: int,
+    report: CopyReport,
+    note: Notes,
+    made: Callable[[str], None] | None,
+    progress: Progress | None,
+) -> None:
+    """Make the containers that are not there."""
+    if base.endswith("/"):
+        raise ValueError(f"{base}: name the containers: OUT becomes OUT-0 or OUT-VALUE")
+    columns = [] if rule.by is None else [rule.by]
+    check_columns(columns, source.columns)
+    plan = Plan([source], Choice(), b"", note)
+    plan.list(columns)
+    groups = groups_of(plan, rule, source)
+    bases = [f"{base}-{group.name}" for group in groups]
+    marks = [_mark_of(one) for one in bases]
+    for one, known in zip(bases, marks, strict=True):
+        if known is not None and known.root != mark:
+            raise FileExists(OTHER, one)
+    for one, known, group in zip(bases, marks, groups, strict=True):
+        if known is not None:
+            report.unchanged += len(group.rows)
+            if known.since:
+                note(Note(os.fsencode(one), LOST.format(known.since), True))
+            continue
+        before = report.failed
+        with building(one, **like(source, source.columns)) as container:
+            adopt_dictionary(container, source)
+            plan.part_of(group.rows).run(container, report, progress, sync=False)
+            container.save_catalog()
+            Mark(mark, report.failed - before, 0).keep(container)
+        if made:
+            made(one)
 
 
 def _mark_of(base: str) -> Mark | None:
@@ -231,7 +245,10 @@ def _spelt(value: bytes | None) -> str:
     if value is None:
         return NULL
     single = (value[i : i + 1] for i in range(len(value)))
-    return "".join(char.decode() if PLAIN.fullmatch(char) else f"%{char[0]:02X}" for char in single)
+    name = "".join(char.decode() if PLAIN.fullmatch(char) else f"%{char[0]:02X}" for char in single)
+    for end in (DATA, PARTIAL):  # else it could be a file of the container of another value
+        name = name.removesuffix(end) + end.replace(".", "%2E") if name.endswith(end) else name
+    return name
 
 
 # --- one data set ---

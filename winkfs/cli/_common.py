@@ -440,6 +440,15 @@ def names_from(
     return listed_names(stack.enter_context(click.open_file(path, "rb")), null=null)
 
 
+def store_names(path: str | None, stack: contextlib.ExitStack) -> Iterator[bytes] | None:
+    """Return the names in a list as `names_from`, without the ./ before and the / behind them that
+    a program like `find` has printed."""
+    names = names_from(path, stack)
+    if names is None:
+        return None
+    return (name.removeprefix(b"./").rstrip(b"/") or name for name in names)
+
+
 # --- facts ---
 
 

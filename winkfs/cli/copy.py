@@ -20,6 +20,7 @@ from winkfs.cli._common import (
     glob_text,
     name_bytes,
     shown,
+    store_names,
     warn,
 )
 from winkfs.names import to_str
@@ -81,7 +82,6 @@ def cp(
     left out; the exit status is then 1.
     """
     from winkfs.archive.copyfiles import copy
-    from winkfs.archive.tree import listed_names
 
     if len(stores) < 2:
         raise click.UsageError("name one source at least, and OUT")
@@ -98,12 +98,10 @@ def cp(
         def changed(sign: str, name: bytes) -> None:
             sys.stdout.buffer.write(f"{sign} ".encode() + shown(to_str(name)) + b"\n")
 
-        names = None
-        if files_from is not None:
-            names = list(listed_names(stack.enter_context(click.open_file(files_from, "rb"))))
         report = copy(
             sources, out, include=list(map(glob_text, include)),
-            exclude=list(map(glob_text, exclude)), names=names, where=where,
+            exclude=list(map(glob_text, exclude)), names=store_names(files_from, stack),
+            where=where,
             prefix=name_bytes(prefix), no_clobber=no_clobber, dry_run=dry_run, note=note,
             changed=changed if (verbose or dry_run) and not as_json else None, progress=bar,
         )  # fmt: skip

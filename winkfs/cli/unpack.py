@@ -22,8 +22,8 @@ from winkfs.cli._common import (
     emit,
     files_in,
     glob_text,
-    names_from,
     printable,
+    store_names,
     summary,
     warn,
 )
@@ -166,13 +166,13 @@ def unpack(
     places = {"directory": directory, "tar": tar, "zip": zip_}
     existing = Existing.SKIP if skip_existing else Existing.NEWER if keep_newer else Existing.EQUAL
     with contextlib.ExitStack() as stack:
-        names = names_from(files_from, stack)
+        names = store_names(files_from, stack)
         return _run(
             run, base, directory, [glob_text(glob) for glob in globs],
             {"base": base} | {name: path for name, path in places.items() if path is not None},
             tar=tar, zip=zip_, contents=sys.stdout.buffer if to_stdout else None,
             exclude=[glob_text(pattern) for pattern in exclude],
-            names=None if names is None else map(_clean, names),
+            names=names,
             strip=strip_components, transforms=[glob_text(text) for text in transform],
             force=force, existing=existing, dry_run=dry_run, same_permissions=same_permissions,
             same_owner=not no_same_owner, as_of=as_of, max_ratio=max_ratio,
@@ -240,10 +240,6 @@ def _check_pipe(as_json: bool, *, contents: bool) -> None:
         raise click.UsageError(
             "an archive is not written to a terminal: name a file, or use a pipe"
         )
-
-
-def _clean(name: bytes) -> bytes:
-    return name.removeprefix(b"./").rstrip(b"/") or name
 
 
 def _run(
