@@ -47,6 +47,22 @@ def test_a_file_that_is_there_is_replaced(run: Run, base: str) -> None:
         assert (Path("a.png").read_bytes(), Path("a.png").stat().st_mtime) == (b"png", 3_000)
 
 
+@pytest.mark.parametrize("base", ["c", "set"])
+def test_a_damaged_file_costs_itself(run: Run, base: str) -> None:
+    files = {f"d/f{i}": b"content %d" % i for i in range(5)}
+    stored.make("c", files)
+    put("set", files)
+    (data,) = Path("set").glob("*/*.data") if base == "set" else [Path("c.data")]
+    stored.flip_text(data, b"d/f0/I0", 27)
+    rest = {"f1", "f2", "f3", "f4"}
+    assert run("get", base, "d", "out/").status == 1 and tree() == {"d", *(f"d/{f}" for f in rest)}
+    done = run("unpack", base, "some", "--files-from", "-", stdin=b"d/f0\nd/f1\n")
+    assert done.status == 1 and tree("some") == {"d", "d/f1"}
+    for command in ("find", "du"):
+        done = run(command, base, "d/f0", "d/f1")
+        assert done.status == 1 and done.out.endswith(b"d/f1\n")
+
+
 @pytest.mark.parametrize("made", [False, True])
 def test_several_names_go_into_a_directory(run: Run, base: str, made: bool) -> None:
     if made:

@@ -237,6 +237,14 @@ NOTHING = [
 ]  # fmt: skip
 
 
+def test_find_knows_how_old_the_oldest_file_is(run: Run) -> None:
+    with winkfs.create("c") as c:
+        c.put("old", b"", mtime_ns=-(1 << 63))
+        c.put("new", b"")
+    assert run("find", "c", "-mtime", "-1").out == b"new\n"
+    assert run("find", "c", "-mtime", "+99999").out == b"old\n"
+
+
 def test_find_of_nothing_is_an_error(run: Run, store: str) -> None:
     for args, what in NOTHING:
         assert what in one_line(run("find", store, *args))

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 import numpy as np
 
 from winkformats.arrays import Bools, Int64
+from winkformats.errors import CorruptError
 from winkfs.container.container import Container
 from winkfs.container.scan import Run, scan, scan_runs
 from winkfs.container.select import by_paths
 from winkfs.container.selection import matches, starting
 from winkfs.container.table import FileTable
-from winkfs.entry import Entry
+from winkfs.entry import Entry, Stat
 from winkfs.names import excluder, inode_keys, literal_prefix, to_bytes, to_str, to_strs
 from winkfs.reader import Problem, Reader
 
@@ -137,7 +138,12 @@ class Choice:
         else:
             from winkfs.tables import table_of
 
-            stats = [reader.stat(name) for name in names if name in reader]
+            stats = list[Stat]()
+            for name in names:
+                try:
+                    stats += [reader.stat(name)] if name in reader else []
+                except CorruptError as error:
+                    problem(error)
             parts = [table_of(stats)] if stats else []
         for rows in parts:
             self._note_names(rows)

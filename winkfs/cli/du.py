@@ -78,7 +78,11 @@ def du(
     failures = Failures(base)
     with opened(base, as_of=as_of) as container:
         for directory in directories or ("",):
-            tree = totals(container, directory, failures, most, files=every or ncdu)
+            try:
+                tree = totals(container, directory, failures, most, files=every or ncdu)
+            except winkfs.FormatError as error:
+                failures.add(directory, str(error))
+                continue
             if tree is None:
                 continue
             if ncdu and not tree.directory[0]:

@@ -29,7 +29,7 @@ from winkfs.cli._common import (
     shown,
 )
 from winkfs.names import is_glob, to_str, to_strs
-from winkfs.units import NANO, parse_time
+from winkfs.units import LAST, NANO, parse_time
 
 if TYPE_CHECKING:
     from winkformats.arrays import Bools, Int64
@@ -148,7 +148,10 @@ def find(
         asked = _Tests(**tests, newer=newer, depths=(mindepth or 0, maxdepth), where=where)
         search = _Search(container, failures, asked, b"\0" if print0 else b"\n")
         for path in paths or ("",):
-            search.below(path)
+            try:
+                search.below(path)
+            except winkfs.FormatError as error:
+                failures.add(path, str(error))
     return failures.status
 
 
@@ -200,7 +203,8 @@ class _Tests:
             units = -(-rows.size // unit)
             found &= (units >= least) & (units <= most)
         for (least, most), _ in self.mtime:
-            days = np.maximum(time.time_ns() - rows.mtime, 0) // DAY
+            now = time.time_ns()
+            days = np.maximum(now - np.maximum(rows.mtime, now - LAST), 0) // DAY
             found &= (days >= least) & (days <= most)
         for moment in self.newer:
             found &= rows.mtime > moment
