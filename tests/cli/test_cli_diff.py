@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tarfile
 from pathlib import Path
 
 import data_sets
@@ -122,6 +123,15 @@ def test_a_tar_on_standard_input_and_with_hard_links(run: Run, tree: Path) -> No
     assert run("diff", "c", "-", "-c", stdin=b"").status == 1
     done = subprocess.run([*PROGRAM, "diff", "c", "-", "-c"], input=data, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_hard_link_to_nothing_in_a_tar_is_reported(run: Run) -> None:
+    with tarfile.open("t.tar", "w") as tar:
+        info = tarfile.TarInfo("b")
+        info.type, info.linkname = tarfile.LNKTYPE, "gone"
+        tar.addfile(info)
+    assert run("pack", "t.tar", "c").status == 1
+    assert "b: a hard link to gone" in one_line(run("diff", "t.tar", "c"))
 
 
 def test_classic_containers_are_compared_by_what_they_keep(run: Run, tree: Path) -> None:

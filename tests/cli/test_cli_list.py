@@ -16,6 +16,7 @@ from commands import PROGRAM, Run, listed, on_a_terminal, one_line
 from folders import write_files
 
 import winkfs
+from winkfs.container import select
 from winkfs.dataset import reading
 from winkfs.units import short_size
 
@@ -105,6 +106,18 @@ def test_ls_of_a_level_passes_over_what_is_below(run: Run) -> None:
         c.put_many([(f"d{i % 3}/{i:06}", b"") for i in range(60_000)] + [("e", b""), ("d1!", b"")])
     assert listed(run("ls", "m", "/")) == ["d0", "d1", "d1!", "d2", "e"]
     assert len(listed(run("ls", "m", "d1"))) == 20_000
+
+
+def test_ls_of_a_level_makes_one_catalog_where_there_is_none(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with winkfs.create("m") as c:
+        c.put_many([(f"d{i // 9000}/{i:06}", b"") for i in range(60_000)])
+    Path("m.cat").unlink(missing_ok=True)
+    made = list[object]()
+    build = select.build
+    monkeypatch.setattr(select, "build", lambda *a, **k: made.append(a) or build(*a, **k))
+    assert len(listed(run("ls", "m", "/"))) == 7 and len(made) == 1
 
 
 def test_ls_h_shows_sizes_for_people(run: Run, tree: str) -> None:
