@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
@@ -32,12 +32,14 @@ from winkfs.container.table import (
     latest,
     owner_word,
 )
-from winkfs.dataset.reading import DatasetReading
 from winkfs.entry import Stat
 from winkfs.errors import NoSuchFile
 from winkfs.names import after, to_bytes, to_str
 from winkfs.reader import Problem, Reader
 from winkfs.units import LAST, NANO
+
+if TYPE_CHECKING:
+    from winkfs.dataset.reading import DatasetReading
 
 ENTRIES_AT_ONCE: Final = 1 << 12  # of a scan that become a table
 
@@ -88,7 +90,7 @@ def from_catalogs(
     start    the least name
     at_once  blocks of the catalog that are read together; None: the default
     """
-    if not isinstance(reader, Container | DatasetReading):
+    if not (isinstance(reader, Container) or is_dataset(reader)):
         if where is not None:
             raise ValueError(f"{reader.base}: a condition is for containers and data sets")
         return None
@@ -102,9 +104,18 @@ def from_catalogs(
 
 def is_listed(reader: Reader, prefix: bytes = b"") -> bool:
     """Return whether files with a prefix are listed from catalogs, not scanned."""
-    if isinstance(reader, DatasetReading):
+    if is_dataset(reader):
         return reader.rows(prefix, None) is not None
     return isinstance(reader, Container)
+
+
+def is_dataset(reader: Reader) -> TypeGuard[DatasetReading]:
+    """Return whether a store is a data set."""
+    if isinstance(reader, Container):
+        return False
+    from winkfs.dataset.reading import DatasetReading  # late: a container needs none
+
+    return isinstance(reader, DatasetReading)
 
 
 def owner_of(reader: Reader) -> tuple[int, int]:

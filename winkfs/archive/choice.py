@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from winkfs.container.table import FileTable
 from winkfs.entry import Entry, Stat
 from winkfs.names import excluder, inode_keys, literal_prefix, to_bytes, to_str, to_strs
 from winkfs.reader import Problem, Reader
+from winkfs.tables import ENTRIES_AT_ONCE, is_dataset, table_of
 
 if TYPE_CHECKING:
     from winkfs.dataset.reading import DatasetReading
@@ -74,13 +75,11 @@ class Choice:
             known = self._positions(reader, problem)
             yield from scan(reader.store, reader.lock, None, None, b"", problem, known=known)
             return
-        if _is_dataset(reader) and reader.rows(b"", problem) is not None:
+        if is_dataset(reader) and reader.rows(b"", problem) is not None:
             names = (name for rows in self._rows_of(reader, problem) for name in rows.names)
             while some := list(islice(names, NAMES_AT_ONCE)):
                 yield from _entries_of(reader, list(dict.fromkeys(some)), problem)
             return
-        from winkfs.tables import ENTRIES_AT_ONCE, table_of  # late, as it imports data sets
-
         found_entries = reader.scan(problem=problem)
         while entries := list(islice(found_entries, ENTRIES_AT_ONCE)):
             kept = self._chosen(table_of(entries)).tolist()
@@ -104,7 +103,7 @@ class Choice:
     def names(self, reader: Reader, problem: Problem) -> Iterator[Sequence[bytes]]:
         """Yield the chosen names, many at a time. Cost: see `entries`."""
         if isinstance(reader, Container) or (
-            _is_dataset(reader) and reader.rows(b"", problem) is not None
+            is_dataset(reader) and reader.rows(b"", problem) is not None
         ):
             yield from (rows.names for rows in self._rows_of(reader, problem))
             return
@@ -136,8 +135,6 @@ class Choice:
             with reader.lock:
                 parts = [by_paths(reader.settled(), names, problem)]
         else:
-            from winkfs.tables import table_of
-
             stats = list[Stat]()
             for name in names:
                 try:
@@ -181,12 +178,6 @@ class Choice:
             texts = to_strs(rows.names)
             found &= ~np.fromiter(map(bool, map(self._excluded, texts)), np.bool_, len(rows))
         return found
-
-
-def _is_dataset(reader: Reader) -> TypeGuard[DatasetReading]:
-    from winkfs.dataset.reading import DatasetReading  # late: a container needs none
-
-    return isinstance(reader, DatasetReading)
 
 
 def _entries_of(reader: DatasetReading, names: list[bytes], problem: Problem) -> Iterator[Entry]:

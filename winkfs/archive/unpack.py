@@ -37,6 +37,7 @@ from winkfs.names import (
 )
 from winkfs.reader import Reader
 from winkfs.registry import AsOf, open_silently
+from winkfs.tables import has_below
 
 PROGRESS_FILES: Final = 256  # files between two calls of `progress`
 STDOUT: Final = "-"
@@ -237,8 +238,6 @@ class _Tree(Choice):
 
 def _wanted(run: Unpacking, names: Sequence[str]) -> _Wanted:
     """Return what the names are; a missing one is noted."""
-    from winkfs.tables import has_below  # late, as it imports data sets
-
     found = _Wanted()
     for argument in names:
         given = os.fsencode(argument)

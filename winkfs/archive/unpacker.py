@@ -46,6 +46,7 @@ from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import NoSuchFile
 from winkfs.names import OWN, SELF, name_at, part_fault, to_bytes, to_str
 from winkfs.reader import Reader
+from winkfs.tables import has_below
 
 OPEN_DIR: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 UNNAMED: Final = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
@@ -356,8 +357,6 @@ class Unpacker:
 
     def _is_directory_of(self, path: bytes) -> bool:
         """Return whether the path of a file is the directory of other names of the container."""
-        from winkfs.tables import has_below  # late, as it imports data sets
-
         return has_below(self._container, self._name_of(path), lambda error: None)
 
     def _move_down(self, path: bytes, parent: int) -> bool:
