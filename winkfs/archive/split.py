@@ -114,7 +114,7 @@ def split(
 
     One rule is given. Containers of `size` bytes and of `files` files are called OUT-0, OUT-1 ...,
     in the order of the source; the others OUT-VALUE, with all but letters, digits, "." and "-" of
-    VALUE as %XX.
+    VALUE as %XX, and the dot of a ".data" or ".partial" at its end.
     size    bytes of a container, about; a larger file has a container for itself
     files   files of a container
     depth   VALUE is the first `depth` parts of the name, joined by /
