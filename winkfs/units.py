@@ -22,9 +22,10 @@ BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 LETTERS: Final = "KMGTPE"  # of powers of 1024, from 1024 on
-SIZE: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([kmgt]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
-DURATION: Final = re.compile(r"(\d+)(?:\.(\d+))?\s*([smhdw]?)", re.IGNORECASE | re.ASCII)
-NUMBER: Final = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+SIZE: Final = r"(\d+)(?:\.(\d+))?\s*([kmgt]?)(?:i?b)?"
+DURATION: Final = r"(\d+)(?:\.(\d+))?\s*([smhdw]?)"
+NUMBER: Final = r"[+-]?(?:\d+\.?\d*|\.\d+)(e[+-]?\d+)?"
+"""Expressions that few programs need: they are compiled at their first use."""
 FAR: Final = 10**40  # seconds: a later time becomes this one
 FAR_SPAN: Final = 9_000_000_000  # seconds, 285 years: a longer span becomes this one
 
@@ -42,8 +43,8 @@ def parse_duration(text: str) -> int | None:
     return _quantity(text, DURATION, SECONDS)
 
 
-def _quantity(text: str, form: re.Pattern[str], units: Mapping[str, int]) -> int | None:
-    found = form.fullmatch(text.strip())
+def _quantity(text: str, form: str, units: Mapping[str, int]) -> int | None:
+    found = re.fullmatch(form, text.strip(), re.IGNORECASE | re.ASCII)
     if found is None:
         return None
     whole, fraction, unit = found[1], found[2] or "", units[found[3].lower()]
@@ -86,7 +87,7 @@ def parse_time(text: str, *, exponent: bool = False) -> int | None:
     exponent  whether 1e9 is a number, too
     """
     text = text.strip()
-    found = NUMBER.fullmatch(text)
+    found = re.fullmatch(NUMBER, text, re.IGNORECASE | re.ASCII)
     if found is None:
         return parse_iso(text)
     if found[1] and not exponent:

@@ -10,7 +10,6 @@ The slot is the 63 bits modulo HTSIZE. With 2 and 3 it follows from S.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
@@ -51,7 +50,7 @@ def hash_key(htalgo: int, key: Key) -> tuple[int, int]:
     if htalgo == MURMUR3:
         s = int.from_bytes(_murmur3([key])[:8], "little")
         return s, s & MASK63
-    s, low = _TWO.unpack(hashlib.md5(key, usedforsecurity=False).digest())
+    s, low = _TWO.unpack(_md5([key]))
     return s, low & MASK63
 
 
@@ -63,9 +62,15 @@ def hash_keys(htalgo: int, keys: Iterable[Key]) -> tuple[UInt64, UInt64]:
     if htalgo == MURMUR3:
         s = np.frombuffer(_murmur3(keys), "<u8").reshape(-1, 2)[:, 0].astype(np.uint64)
         return s, s & np.uint64(MASK63)
-    raw = b"".join([hashlib.md5(key, usedforsecurity=False).digest() for key in keys])
-    pair = np.frombuffer(raw, ">u8").reshape(-1, 2).astype(np.uint64)
+    pair = np.frombuffer(_md5(keys), ">u8").reshape(-1, 2).astype(np.uint64)
     return np.ascontiguousarray(pair[:, 0]), pair[:, 1] & np.uint64(MASK63)
+
+
+def _md5(keys: Iterable[Key]) -> bytes:
+    """Hash keys -> the 16 bytes of each, concatenated."""
+    from hashlib import md5  # late: only classic containers use it
+
+    return b"".join([md5(key, usedforsecurity=False).digest() for key in keys])
 
 
 def _murmur3(keys: Iterable[Key]) -> bytes:

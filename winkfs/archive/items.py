@@ -152,8 +152,7 @@ class Content:
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """Metadata of a file, without its name and content."""
 
     mtime_ns: int
@@ -163,8 +162,7 @@ class Meta:
     xattrs: Mapping[bytes, bytes] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Large:
+class Large(NamedTuple):
     """A file to be streamed; the consumer reads `file` and closes it.
 
     sparse  has holes
@@ -179,8 +177,7 @@ class Large:
     read: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(NamedTuple):
     """Another name of an earlier file (a hard link in a tar file). read: see `Large`."""
 
     name: bytes
@@ -207,8 +204,7 @@ def shape_of(item: Item, known: Shapes) -> tuple[int, int] | None:
     return (FileType.FILE, item.size) if isinstance(item, Large) else (item.ftype, len(item.data))
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """n files and directories without extended attributes, as columns.
 
     data     their contents, parts of one buffer
@@ -258,8 +254,7 @@ def in_time_order(scratch: str, found: Iterable[tuple[int, bytes]]) -> Iterator[
             yield MTIME.unpack_from(record)[0] - BIAS, record[MTIME.size :]
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(NamedTuple):
     """An item that the container has already, and that may have changed.
 
     content   whether to compare its bytes; otherwise only its metadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -391,7 +391,7 @@ class Packer:
         if not self._may_copy(item, old.size):
             return
         if not meta.xattrs:  # GNU tar stores them with the first name only
-            meta = replace(meta, xattrs=home.getxattrs(item.target))
+            meta = meta._replace(xattrs=home.getxattrs(item.target))
         self._put_file(item.name, Stored(home, item.target), old.ftype, meta)
         self._count(old.ftype, old.size)
 
@@ -515,7 +515,7 @@ def _readable_twice(found: Suspect, base: str, note: Notes) -> Item:
     item.file.close()
     os.lseek(fd, 0, os.SEEK_SET)
     file = WatchedFile(fd, os.fstat(fd), item.name, note, sparse=item.sparse)
-    return replace(item, file=file)
+    return item._replace(file=file)
 
 
 def _is_odd(row: Row) -> bool:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.shell_completion import shell_complete
 
 from winkfs.cli._common import VERSION, Group, explain, path_of, printable, warn
 from winkfs.errors import DamageWarning, Stopped, signal_of, stop
@@ -310,6 +309,8 @@ def _complete(wanted: str) -> int:
     elif shell in SHELLS and source == "source":
         click.echo(_script(shell), nl=False)
     else:  # a script that an older version printed
+        from click.shell_completion import shell_complete
+
         return shell_complete(cli, {}, "winkfs", COMPLETE, wanted)
     return 0
 

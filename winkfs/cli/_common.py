@@ -16,7 +16,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 import click
-from click.shell_completion import CompletionItem
 
 import winkfs
 from winkfs import units
@@ -28,6 +27,7 @@ from winkfs.names import shown as path_of_name
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from click.shell_completion import CompletionItem
     from rich.progress import Progress as RichProgress
 
     from winkfs.archive.items import Note
@@ -62,6 +62,8 @@ def complete_base(
     ctx: click.Context, param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Complete the path of a container for the shell, or of a folder that may contain one."""
+    from click.shell_completion import CompletionItem  # late: it defines a class for each shell
+
     folder, slash, start = incomplete.rpartition("/")
     found = []
     with contextlib.suppress(OSError):

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 import winkfs
 from winkfs.cli._common import (
@@ -29,6 +28,8 @@ from winkfs.names import is_glob, literal_prefix
 from winkfs.units import to_ns
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from winkformats.arrays import Int64
     from winkfs.container.table import FileTable
 
@@ -38,6 +39,8 @@ Options = dict[str, Any]  # of `tables`
 
 def _keys(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a key of a format for the shell."""
+    from click.shell_completion import CompletionItem
+
     before, brace, start = incomplete.rpartition("{")
     if brace and "}" in start:
         before, start = incomplete, ""

@@ -8,7 +8,6 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.shell_completion import CompletionItem
 
 from winkfs.cli._common import (
     AS_OF,
@@ -31,6 +30,8 @@ from winkfs.names import to_str
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from click.shell_completion import CompletionItem
 
     from winkfs.archive.items import Note, UnpackReport
 

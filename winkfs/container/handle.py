@@ -31,7 +31,6 @@ from winkfs.container.select import Query, all_rows
 from winkfs.container.short import FIRST, LOOK, ORDINARY, Short, renewed
 from winkfs.container.store import Store
 from winkfs.container.table import ALWAYS, ASK, KIND, POINTER, POS, SIZE, FileTable, Times
-from winkfs.container.where import parse
 from winkfs.container.write import Changes
 from winkfs.entry import FileType
 from winkfs.errors import (
@@ -231,7 +230,11 @@ class Handle:
         with self.lock:
             store = self.settled()
             schema = store.schema if schema is None else schema
-            condition = None if where is None else parse(where).bound(schema)
+            condition = None
+            if where is not None:
+                from winkfs.container.where import parse  # late: most commands have no condition
+
+                condition = parse(where).bound(schema)
             check_columns(columns, schema)
             query = Query.of_prefix(prefix, times, condition, columns)
             query = query._replace(low=max(prefix, start), at_once=at_once)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from xxhash import xxh3_64_intdigest as xxh3
@@ -106,8 +106,7 @@ def attributed(*fields: Any) -> SpecialEntry:
     return made  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Files and directories without extended attributes that follow each other in a scan.
 
     table    their rows
@@ -287,8 +286,7 @@ def _begun(
     return positions, found
 
 
-@dataclass(frozen=True, slots=True)
-class _Scan:
+class _Scan(NamedTuple):
     """The entries of files with mtimes in [low, high) nanoseconds and names with a prefix.
 
     shown   how their attributes are shown

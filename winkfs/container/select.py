@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -29,10 +29,12 @@ from winkfs.container.selection import Selection
 from winkfs.container.store import Store
 from winkfs.container.survey import Problem, files_at
 from winkfs.container.table import ALWAYS, FileTable, Times, joined, live
-from winkfs.container.where import Comparison, Compound, Condition
 from winkfs.entry import FileType
 from winkfs.names import INODE, after, base_of, name_of
 from winkfs.units import LAST, NANO
+
+if TYPE_CHECKING:
+    from winkfs.container.where import Condition
 
 FILES_AT_ONCE: Final = 1 << 16  # read from the data file
 ROWS_PER_INODE: Final = 64  # of the catalog, up to which decoding them beats reading one inode
@@ -308,6 +310,8 @@ def listed(
 
 def query_of(selection: Selection) -> Query:
     """Return the query of a selection. Globs and paths are not part of it: `chosen` checks them."""
+    from winkfs.container.where import Comparison, Compound  # late: most commands have no condition
+
     where = [] if selection.where is None else [selection.where]
     if selection.min_size is not None:
         where.append(Comparison("size", ">=", min(selection.min_size, LAST), "int64"))

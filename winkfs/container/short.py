@@ -12,9 +12,8 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, ParamSpec, TypeVar
 
 import xxhash
 
@@ -47,8 +46,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Short:
+class Short(NamedTuple):
     """Functions that read files of the usual layout without the lock.
 
     The first three take a name, and return the result; False: there is no such file; None: use the
@@ -76,7 +74,7 @@ def _ask(given: object, most: int = INT64) -> None:
 
 ORDINARY: Final = Short(_ask, _ask, _ask, _ask, _ask, (True,), array("q", (INT64, 0)), INT64)
 """For a handle that is closed, or that must check something before it answers."""
-FIRST: Final = replace(ORDINARY)
+FIRST: Final = ORDINARY._replace()
 """For a handle that was just opened, and may read few files only."""
 
 
@@ -88,13 +86,13 @@ def short_way(store: Store, drafts: dict[bytes, Draft], *, often: bool = False) 
     index, kv, settings = store.index, store.kv, store.settings
     # CONTID + position must not wrap.
     if not kv.layout.standard or settings.ckalgo != CK_XXH3 or not 0 <= kv.layout.contid <= INT64:
-        return replace(ORDINARY, stale=index.stale)
+        return ORDINARY._replace(stale=index.stale)
     base = index.base if settings.htalgo == XXH3 and settings.cellsz == 2 else None
     try:
         kv.show(kv.end - 1)
         compiled = _compiled(store, base, drafts, often)
     except (OSError, CorruptError):  # disk full, no descriptor left, or file truncated
-        return replace(ORDINARY, stale=index.stale)
+        return ORDINARY._replace(stale=index.stale)
     if compiled is not None:
         return compiled
     plain = PythonReader(store, drafts, base)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +31,12 @@ from winkformats.arrays import (
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.inode import ATTRS, PERMISSIONS, UINT32
 from winkfs.container.ondisk.typed import Schema, Texts, split
-from winkfs.container.where import BUILTIN, Condition
 from winkfs.entry import DEFAULT_MODES, FileType
 from winkfs.names import shown_all, to_strs
 from winkfs.units import MICRO
+
+if TYPE_CHECKING:
+    from winkfs.container.where import Condition
 
 COLUMNS: Final = ("pos", "fileid", "size", "mtime", "pointer", "ctime", "kind", "owner")
 POS, FILEID, SIZE, MTIME, POINTER, CTIME, KIND, OWNER = range(len(COLUMNS))
@@ -333,6 +335,8 @@ class FileTable:
 
     def builtin(self, name: str) -> Column:
         """Return a column that all files have, see `where.BUILTIN`; nulls for any other name."""
+        from winkfs.container.where import BUILTIN  # late: most commands have no condition
+
         if name not in BUILTIN:
             return Column.nulls("string", len(self))
         valid = np.ones(len(self), bool)

@@ -111,7 +111,7 @@ class Changes:
             if not store.settings.compressed:
                 what = "cannot have compressed content: `winkfs compact --compress` makes it so"
                 raise NotAllowed(what, store.base)
-            self.compress(replace(chosen, level=level))
+            self.compress(chosen._replace(level=level))
 
     def learn(self, samples: Sequence[bytes], total: int) -> None:
         """Train a dictionary on samples of the content, and use it if it saves enough.

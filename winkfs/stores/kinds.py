@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules, resolve_name
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 from winkformats.disk.schemes import is_far
 from winkfs.errors import FileExists, Refusal
@@ -35,8 +35,7 @@ GENERAL: Final = {  # for kinds that only have `open`
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(NamedTuple):
     """One kind of store.
 
     name       for messages
@@ -66,7 +65,7 @@ class Kind:
 
     name: str
     detect: Callable[[str], str | None]
-    functions: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict)
+    functions: Mapping[str, str | Callable[..., Any]] = MappingProxyType({})
     folder: bool = True
     editable: bool = False
     writable: bool = False

@@ -30,9 +30,12 @@ _SFR_WRITE: Final = 2  # SYNC_FILE_RANGE_WRITE
 _SFR_WAIT: Final = 7  # WAIT_BEFORE | WRITE | WAIT_AFTER
 
 
+_library = ctypes.CDLL(None, use_errno=True)
+
+
 def libc(name: str, *types: Any, result: Any = ctypes.c_int) -> Any:
     """Return a function of the C library that Python's os does not offer, or None."""
-    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    function = getattr(_library, name, None)
     if function is not None:
         function.argtypes, function.restype = types, result
     return function

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 import mmap
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -232,6 +231,8 @@ def write(
 def _other_size(size: int) -> int:
     """Return a random, unpredictable HTSIZE, for which keys that share a slot of the odd `size` are
     spread over all slots."""
+    import secrets  # late: few tables need it
+
     while True:
         other = size + 2 * (1 + secrets.randbelow(size // 4))
         if math.gcd(other, size) == 1:

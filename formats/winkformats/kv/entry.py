@@ -45,8 +45,7 @@ MASK64: Final = (1 << 64) - 1
 MAX_ALIGN: Final = 1 << 26  # bytes; a larger claim is damage, not zeros to write
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """The representation of a key or a value.
 
     prefix  bytes of the length before it, 0 for a fixed length

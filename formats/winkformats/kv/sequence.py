@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
@@ -119,6 +118,8 @@ class KVSeq(Closing):
         sbsize  None: 8192, for two superblocks, or 4096 without KVCKSUM
         raises  FormatError for an undefined KEYREPR or VALREPR; OSError from the disk
         """
+        import secrets  # late: readers need none
+
         sbsize = sbsize or (2 * HALF if kvcksum else SBSIZE)
         variables = {"FILEINCR": FILEINCR, "SYNCSIZE": sbsize, "SYNCTIME": int(time.time())}
         variables |= {"KVDELFL": kvdelfl, "KEYREPR": keyrepr, "VALREPR": valrepr}

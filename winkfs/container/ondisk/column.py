@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,7 @@ DAY_US: Final = 86_400_000_000
 RANGES: Final = {"date": DAYS, "datetime": (DAYS[0] * DAY_US, (DAYS[1] + 1) * DAY_US - 1)}
 
 
-@dataclass(frozen=True, slots=True)
-class Lists:
+class Lists(NamedTuple):
     """Lists of numbers, one after the other.
 
     ends    int64[m + 1]            where in the elements each list ends, from 0 on

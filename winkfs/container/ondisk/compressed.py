@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import errno
 import struct
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from winkformats.errors import CorruptError
 from winkfs.errors import Refusal, advice
@@ -46,8 +45,7 @@ LEVELS: Final = range(1, 23)
 NONE: Final = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class Compression:
+class Compression(NamedTuple):
     """The compression of new content.
 
     level       0: it is stored as it is

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -215,6 +214,8 @@ def new_superblock(
 
     compressed  it may have frames, whose extents need PAIROFF; defaults are left out
     """
+    import secrets  # late: readers need none
+
     if timemp < 1:
         raise ValueError(f"timemp must be at least 1 second, not {timemp}")
     if not 56 <= isz <= MAX_ISZ or isz % 8:

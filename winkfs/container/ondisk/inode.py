@@ -29,7 +29,6 @@ columns (`ExtentArray`).
 from __future__ import annotations
 
 import errno
-import hashlib
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -329,7 +328,9 @@ class InodeForm(NamedTuple):
         """Return CKSUM of the bytes from NEXTI to the last pair."""
         if self.ckalgo == CK_XXH3:
             return xxhash.xxh3_64_intdigest(data)
-        return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
+        from hashlib import md5  # late: only classic containers use it
+
+        return int.from_bytes(md5(data, usedforsecurity=False).digest()[:8], "big")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import add
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,9 +33,11 @@ from winkfs.container.ondisk.block import ALIGN, HEAD, MOST, SLACK, Blocks
 from winkfs.container.ondisk.column import Column
 from winkfs.container.ondisk.typed import Schema, later_words, pack, parse_schema, schema_text
 from winkfs.container.table import ALWAYS, ASK, COLUMNS, GONE, KIND, POS, FileTable, Times
-from winkfs.container.where import BUILTIN, Condition, Zone
 from winkfs.errors import DerivedDamage
 from winkfs.units import MICRO
+
+if TYPE_CHECKING:
+    from winkfs.container.where import Condition
 
 KEPT_BLOCKS: Final = 64  # in memory, as look-ups after a listing return to its blocks
 AT_ONCE: Final = 16  # blocks that are decoded together: more would leave the cache of a core
@@ -302,6 +304,8 @@ class Run:
 
     def _possible(self, where: Condition) -> Bools:
         """Return the blocks in which a condition can be true for some file, bool[b]."""
+        from winkfs.container.where import BUILTIN, Zone  # late: most commands have no condition
+
         rows, none = self.parts["rows"], np.zeros(len(self.firsts), np.int64)
         zones = {
             name: Zone(self.schema[name], rows, *(table[key] for key in ("nulls", "low", "high")))

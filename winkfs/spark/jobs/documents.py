@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Mapping
-from dataclasses import replace
 from typing import Final
 
 from winkfs.archive.items import Item, ItemSource, Large, Note, Notes, Readable, Unreadable
@@ -35,8 +34,8 @@ class Documents:
                         item.file.close()
                         self._note(Note(item.name, str(error), True))
                         continue
-                    meta = replace(item.meta, xattrs=_described(file.head, item.meta.xattrs))
-                    yield replace(item, file=file, meta=meta)
+                    meta = item.meta._replace(xattrs=_described(file.head, item.meta.xattrs))
+                    yield item._replace(file=file, meta=meta)
                 else:
                     yield item
 
