@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Final, Literal
 import numpy as np
 
 from winkformats import native
-from winkformats.arrays import Int64, among
+from winkformats.arrays import MAX_ROW, Int64, among, gather
 from winkformats.disk.schemes import is_far
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import MASK64
@@ -129,6 +129,18 @@ def _places(text: bytes, literal: bytes) -> Int64:
     sizes = np.fromiter(map(len, parts[:-1]), np.int64, len(parts) - 1)
     sizes[1:] += len(literal)
     return first + np.cumsum(sizes)
+
+
+def _headed(heads: list[bytes], of: Int64, data: bytes, begin: Int64, stop: Int64) -> bytes:
+    """Return the lines data[begin[i] : stop[i]], each behind heads[of[i]]."""
+    sizes = np.fromiter(map(len, heads), np.int64, len(heads))
+    ends = np.cumsum(sizes)
+    at, length = np.empty((2, len(of), 2), np.int64)
+    at[:, 0], length[:, 0] = (ends - sizes)[of], sizes[of]
+    at[:, 1], length[:, 1] = begin + sizes.sum(), stop - begin
+    full = length > 0
+    raw = np.frombuffer(b"".join([*heads, data]), np.uint8)
+    return gather(raw, at[full], length[full])[1].tobytes()
 
 
 def _compiled(source: bytes, flags: int) -> re.Pattern[bytes]:
@@ -307,7 +319,10 @@ class Search:
         if self.mode == "names":
             return some, b"".join([self.shown(name) + LINE for name in names(which)])
         heads = [self._head(name, b":") for name in names(which)]
-        spans = zip(of.tolist(), starts[lines].tolist(), (breaks[lines] + 1).tolist(), strict=True)
+        begin, stop = starts[lines], breaks[lines] + 1
+        if not self.numbered and (stop - begin).max(initial=0) <= MAX_ROW:
+            return some, _headed(heads, of, data, begin, stop)
+        spans = zip(of.tolist(), begin.tolist(), stop.tolist(), strict=True)
         if not self.numbered:
             return some, b"".join([heads[i] + data[start:end] for i, start, end in spans])
         numbers = (lines - np.searchsorted(breaks, ends[file]) + 1).tolist()

@@ -140,7 +140,7 @@ def grep(
             numbered=line_number, text=text, most=max_count,
             before=(before_context if before_context is not None else context) or 0,
             after=(after_context if after_context is not None else context) or 0,
-            shown=_shown,
+            shown=_shown if sys.stdout.isatty() else bytes,
         )  # fmt: skip
         selected = False
         results = stack.enter_context(
