@@ -129,18 +129,35 @@ def test_zip_times_and_owners_of_extra_fields(tmp_path: Path) -> None:
         tmp_path / "z.zip",
         (member("dos"), b"1"),
         (member("unix", extra=field(0x5455, b"\1" + struct.pack("<i", -5))), b"1"),
+        (member("even", extra=field(0x5455, b"\1" + struct.pack("<i", 1 << 20))), b"1"),
+        (member("atime", extra=field(0x5455, b"\2" + struct.pack("<i", -7))), b"1"),
         (member("ntfs", extra=field(0x000A, ntfs)), b"1"),
         (member("owner", extra=field(0x7875, b"\1\4" + struct.pack("<IBI", 70_000, 4, 7))), b"1"),
     )
     pack(path, tmp_path / "c")
     with winkfs.open(tmp_path / "c") as c:
         local = int(time.mktime((2020, 1, 2, 3, 4, 6, 0, 0, -1)))
-        times = {name: c.stat(name).mtime_ns for name in ("dos", "unix", "ntfs")}
+        times = {name: c.stat(name).mtime_ns for name in ("dos", "unix", "ntfs", "even", "atime")}
         assert times == {
-            "dos": local * 10**9, "unix": -5 * 10**9, "ntfs": ns
+            "dos": local * 10**9, "unix": -5 * 10**9, "ntfs": ns, "even": (1 << 20) * 10**9,
+            "atime": local * 10**9,
         }  # fmt: skip
         assert (c.stat("owner").uid, c.stat("owner").gid) == (70_000, 7)
         assert c.stat("dos").uid == os.geteuid()
+
+
+def test_zip_modes_of_other_systems(tmp_path: Path) -> None:
+    path = zipped(
+        tmp_path / "z.zip", (member("d/", 0, create_system=0), b""),
+        (member("f", 0o100777, create_system=0), b""), 
+        (member("ro", 0, create_system=0, external_attr=1), b""),
+        (member("odd", 0, external_attr=1), b""),
+    )  # fmt: skip
+    pack(path, tmp_path / "c")
+    with winkfs.open(tmp_path / "c") as c:
+        assert {name: oct(c.stat(name).mode) for name in c} == {
+            "d": "0o755", "f": "0o644", "ro": "0o444", "odd": "0o644",
+        }  # fmt: skip
 
 
 def test_zip_names_of_each_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +215,7 @@ def test_zip_bad_members_cost_themselves(run: Run, tmp_path: Path, notes: list[N
     found = problems(notes)
     assert found.keys() == {b"crc", b"../up", b"secret", b"method", b"nothing"}
     assert report.left_out == 1 and "no bytes" in found[b"nothing"]
-    assert "CRC" in found[b"crc"] and '".."' in found[b"../up"] and "encrypted" in found[b"secret"]
+    assert "CRC" in found[b"crc"] and '".."' in found[b"../up"] and "7z x" in found[b"secret"]
     assert "bsdtar" in found[b"method"]
     done = run("pack", str(path), str(tmp_path / "d"))
     assert done.status == 1 and done.err.count("\n") == 7
@@ -223,6 +240,16 @@ def test_zip_members_that_share_bytes_and_bombs(tmp_path: Path, notes: list[Note
     path.write_bytes(data)
     pack(path, tmp_path / "c", note=notes.append)
     assert files(tmp_path / "c") == {} and "another member" in problems(notes)[b"a"]
+    notes.clear()
+    path = zipped(tmp_path / "y.zip", (member("a", compress_type=zipfile.ZIP_DEFLATED), b"A" * 50))
+    whole = path.read_bytes()
+    for at, what in (20, "another member"), (24, "end early"):  # bytes of data; of content
+        data = bytearray(whole)
+        data[data.rindex(b"a") - 46 + at] += 5
+        path.write_bytes(data)
+        notes.clear()
+        pack(path, tmp_path / f"y{at}", note=notes.append)
+        assert files(tmp_path / f"y{at}") == {} and what in problems(notes)[b"a"]
     notes.clear()
     bomb = zipped(
         tmp_path / "bomb.zip",
@@ -351,11 +378,15 @@ def test_sqlar_bad_rows_cost_themselves(tmp_path: Path, notes: list[Note]) -> No
         ("../up", 0o100644, 1, 1, b"1"),
         ("more", 0o100644, 1, 1, b"12"),
         ("a\0b", 0o100644, 1, 1, b"1"),
+        ("cut", 0o100644, 1, 60, zlib.compress(b"1" * 60)[:-1]),
+        ("large", 0o100644, 1, 5, zlib.compress(b"12345")),
+        (None, 0o100644, 1, 1, b"1"),
         ("good", 0o100644, 1, 1, b"1"),
     )
     pack(path, tmp_path / "c", note=notes.append)
     assert files(tmp_path / "c") == {"good": b"1"}
-    bad = {b"short", b"long", b"none", b"odd", b"../up", b"more", b"a\0b"}
+    bad = {b"short", b"long", b"none", b"odd", b"../up", b"more", b"a\0b", b"cut", b"large",
+           b"row 10"}  # fmt: skip
     assert problems(notes).keys() == bad
 
 
@@ -384,6 +415,8 @@ def test_sqlite_files_that_are_no_archives(run: Run, tmp_path: Path) -> None:
     sqlar(tmp_path / "b.sqlar", ("a", 0o100644, 1, 1, b"1"))
     (tmp_path / "b.sqlar-wal").write_bytes(b"x")
     assert "b.sqlar-wal" in refused(run, tmp_path / "b.sqlar")
+    (tmp_path / "b.sqlar-wal").write_bytes(b"")
+    assert run("pack", tmp_path / "b.sqlar", tmp_path / "b").status == 0
     damaged = bytearray(path.read_bytes())
     damaged[100:110] = b"\xff" * 10
     path.write_bytes(damaged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import stat
@@ -408,6 +409,7 @@ def test_damaged_inode_is_a_failure_with_and_without_an_index(
     assert sorted(os.listdir(tmp_path / "out")) == ["a", "z"]
     assert report.failed == len(notes) == 1
     assert ".data" in notes[0].what and notes[0].failed
+    assert unpack(source, tar=io.BytesIO()).failed == 1
 
 
 def test_container_cut_short_is_a_failure(tmp_path: Path) -> None:

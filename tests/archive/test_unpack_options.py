@@ -225,5 +225,7 @@ def test_a_directory_entry_alone_from_a_list(run: Run) -> None:
     with winkfs.create("c") as c:
         c.put("d", b"", ftype=DIR, mode=0o700)
         c.put("d/f", b"1")
+    assert run("unpack", "c", "out", "-n").out == b"d\nd/f\n"
+    assert run("unpack", "c", "all", "-v").out == b"d\nd/f\n"
     assert run("unpack", "c", "out", "--files-from", "-", stdin=b"d/\n").status == 0
     assert os.listdir("out/d") == [] and Path("out/d").stat().st_mode & 0o777 == 0o700

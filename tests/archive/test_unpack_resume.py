@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -148,6 +149,61 @@ def test_files_have_no_name_before_their_sync(
     monkeypatch.setattr(unpacker, "sync_all", lambda fd: seen.append(len(os.listdir(out))))
     unpack(base, out)
     assert seen == [0, 10, 20] and len(os.listdir(out)) == 35
+    base, out = stored.make(tmp_path / "few", {f"{i}": b"1" for i in range(5)}), tmp_path / "two"
+    monkeypatch.setattr(os, "fdatasync", lambda fd: seen.append(-len(os.listdir(out)) - 1))
+    unpack(base, out)
+    assert seen[3:] == [-1] * 5 and len(os.listdir(out)) == 5
+
+
+def test_files_on_several_filesystems_are_synced_by_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(unpacker.Directories("/")) as directories:
+        assert not directories.mixed
+        directories.get(b"proc")
+        assert directories.mixed
+    called = list[str]()
+    monkeypatch.setattr(os, "sync", lambda: called.append("sync"))
+    monkeypatch.setattr(unpacker, "sync_all", lambda fd: called.append("sync_all"))
+    batch = [unpacker.Written(-1, b"", b"", "", 0, False)] * (unpacker.FEW + 1)
+    for mixed in (True, False):
+        unpacker.Syncing(batch, -1, mixed=mixed).run()
+    assert called == ["sync", "sync_all"]
+
+
+def test_a_file_that_replaces_another_is_locked_while_it_has_a_temporary_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, out, linked = stored.make(tmp_path / "c", {"a": b"1"}), tmp_path / "out", []
+    out.mkdir()
+    (out / "a").write_bytes(b"old")
+    real = unpacker.link_open
+
+    def link(fd: int, name: bytes, parent: int) -> None:
+        real(fd, name, parent)
+        with (out / os.fsdecode(name)).open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        linked.append(name)
+
+    monkeypatch.setattr(unpacker, "link_open", link)
+    unpack(base, out, force=True)
+    assert len(linked) == 1 and (out / "a").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("proc", ["/proc/self/fd", "/nowhere"])
+def test_damage_at_the_end_of_a_file_leaves_nothing(
+    tmp_path: Path, proc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unpacker, "PROC", proc)
+    base = stored.make(tmp_path / "c", {"a": b"A" * (2 << 20), "b": b"1"})
+    with winkfs.open(base, "a") as c:
+        c.append("a", b"B" * (2 << 20))
+    stored.flip_text(f"{base}.data", b"B" * 1000)
+    (tmp_path / "out").mkdir()
+    before = os.listdir("/proc/self/fd")
+    assert unpack(base, tmp_path / "out").failed == 1
+    assert os.listdir(tmp_path / "out") == ["b"]
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_failed_sync_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

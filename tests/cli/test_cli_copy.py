@@ -79,6 +79,8 @@ def test_damaged_files_cost_themselves(run: Run) -> None:
     [
         (["cp", "c"], 2, "name one source"),
         (["cp", "c", "c"], 1, "is a source, too"),
+        (["cp", "c", "./c"], 1, "is a source, too"),
+        (["cp", "q", "d"], 1, "only containers and data sets"),
         (["cp", "no", "d"], 1, "no"),
         (["cp", "c", "tree"], 1, "is a directory: `unpack`"),
         (["cp", "c", "d/"], 1, "a name at its end"),
@@ -94,6 +96,7 @@ def test_wrong_calls_have_one_line(
     run: Run, base: str, args: list[str], status: int, what: str
 ) -> None:
     Path("tree").mkdir()
+    assert run("queue", "create", "q").status == 0
     before = sorted(os.listdir())
     assert what in one_line(run(*args), status)
     assert sorted(os.listdir()) == before

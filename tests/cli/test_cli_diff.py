@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import data_sets
@@ -16,6 +18,10 @@ from commands import PROGRAM, Done, Run, on_a_terminal, one_line
 
 import winkfs
 import winkfs.dataset
+from winkfs.archive.compare import Comparison
+from winkfs.container.table import FileTable
+from winkfs.entry import FileType
+from winkfs.tables import table_by_name
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +129,62 @@ def test_a_tar_on_standard_input_and_with_hard_links(run: Run, tree: Path) -> No
     assert run("diff", "c", "-", "-c", stdin=b"").status == 1
     done = subprocess.run([*PROGRAM, "diff", "c", "-", "-c"], input=data, capture_output=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    with winkfs.open("c", "a") as c:
+        old = c.stat("zlarge")
+        c.put("zlarge", bytes(old.size), mtime_ns=old.mtime_ns)
+    Path("t.tar").write_bytes(data)
+    assert lines(run("diff", "c", "t.tar", "-c")) == ["M zlarge\tcontent"]
+
+
+def test_the_last_member_of_a_name_counts(run: Run) -> None:
+    stored.make("c", [("a", b"new", 7)])
+    with tarfile.open("t.tar", "w", format=tarfile.PAX_FORMAT) as file:
+        for data, headers in (b"old", {"SCHILY.xattr.user.a": "1"}), (b"new", {}):
+            member = tarfile.TarInfo("a")
+            member.size, member.mtime, member.pax_headers = len(data), 7, headers
+            member.mode, member.uid, member.gid = 0o644, os.getuid(), os.getgid()
+            file.addfile(member, io.BytesIO(data))
+    assert run("diff", "c", "t.tar", "-c") == Done(0, b"", "")
+
+
+def test_attributes_at_equal_places_of_two_containers(run: Run) -> None:
+    for base in "a", "b":
+        with winkfs.create(base) as c:
+            c.put("f", b"", mtime=1)
+            c.setxattrs("f", {b"user.a": base.encode()})
+    assert lines(run("diff", "a", "b")) == ["M f\txattrs"]
+    assert run("backup", "a", "d").status == 0
+    with winkfs.open("a", "a") as c:
+        c.setxattrs("f", {b"user.a": b"c"})
+    assert lines(run("diff", "a", "d")) == ["M f\txattrs"]
+
+
+def test_a_change_in_the_moment_of_the_last_pack_is_doubted() -> None:
+    """A file whose ctime is that moment may have changed after it was read."""
+    names, size, mtime = [b"a", b"b", b"c", b"d"], 5, 10
+
+    class Plain:
+        unit, attrs, columns = 1, True, frozenset[str]()
+
+        def __init__(self, content: bytes) -> None:
+            self._content = content
+
+        def tables(self) -> Iterator[FileTable]:
+            facts = [(size, mtime, ctime, FileType.FILE, 0o644, 0, 0) for ctime in (7, 8, 9, 1)]
+            yield table_by_name(names, facts)
+
+        def has_below(self, directory: bytes) -> bool:
+            return False
+
+        def xattrs(self, rows: FileTable) -> dict[bytes, dict[bytes, bytes]]:
+            return {}
+
+        def digests(self, rows: FileTable) -> dict[bytes, bytes]:
+            return dict.fromkeys(rows.names, self._content)
+
+    comparison = Comparison(Plain(b"old"), Plain(b"new"), doubt=(8, 3))
+    assert [change.name for change in comparison.changes()] == [b"b", b"c", b"d"]
+    assert comparison.doubts == 3
 
 
 def test_a_hard_link_to_nothing_in_a_tar_is_reported(run: Run) -> None:

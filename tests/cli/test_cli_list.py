@@ -275,7 +275,8 @@ def test_find_refuses_a_wrong_test_in_one_line(run: Run, tree: str, args: list[s
 EXPRESSIONS = [
     "", "-name *.txt", "-iname *.TXT", "-type d", "-type f -size +1k", "-type f -size -2k",
     "-type f -size 0", "-type f -size 3c", "-maxdepth 1", "-mindepth 2", "-mindepth 1 -maxdepth 2",
-    "-type f -mtime +1", "-type f -mtime -1", "-type f -mtime 3", "-type f -newer a.txt",
+    "-type f -mtime +1", "-type f -mtime -1", "-type f -mtime 3", "-type f -mtime 0",
+    "-type f -newer a.txt",
     "-path */b/*", "-name b", "-path ./b/*", "-type l", "-type f,l -name [!a]*",
 ]  # fmt: skip
 
@@ -289,6 +290,7 @@ def test_find_finds_what_gnu_find_does(run: Run, tmp_path: Path) -> None:
     now = time.time()
     for days, name in enumerate(names):
         os.utime(tmp_path / "t" / name, (now, now - 86_400 * days - 600))
+    os.utime(tmp_path / "t/three", (now, now + 10_000))
     assert run("pack", "t", "c").status == 0
     for expression in EXPRESSIONS:
         words = expression.split()
@@ -297,6 +299,12 @@ def test_find_finds_what_gnu_find_does(run: Run, tmp_path: Path) -> None:
         )
         wanted = sorted(line.removeprefix("./") for line in done.stdout.splitlines() if line != ".")
         assert sorted(listed(run("find", "c", *words))) == wanted, expression
+
+
+def test_find_by_days_of_the_earliest_time(run: Run) -> None:
+    with winkfs.create("c") as c:
+        c.put("a", b"", mtime_ns=-1 << 63)
+    assert listed(run("find", "c", "-mtime", "+90000")) == ["a"]
 
 
 def test_find_print0_on_a_terminal_escapes_nothing(run: Run, tree: str) -> None:

@@ -337,6 +337,43 @@ def test_split_goes_on_with_the_first_container_that_is_missing() -> None:
         winkfs.split("a", "o", files=20)
 
 
+def test_a_split_into_shards_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    make("a", 100)
+    left = Path("o.partial")
+    left.mkdir()
+    (left / "of a run that was killed").touch()
+
+    def fails(*args: object) -> None:
+        assert not left.exists()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("winkfs.archive.split._write_shards", fails)
+        with pytest.raises(OSError, match="No space"):
+            winkfs.split("a", "o", shards=2)
+    assert not left.exists() and not Path("o").exists()
+    winkfs.split("a", "o", shards=2)
+    assert not left.exists() and stored.names("o") == sorted(stored.names("a"))
+
+
+def test_a_copy_into_a_container_that_is_there_is_synced_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make("a", 100)
+    stored.make("b", {"x": b"1"})
+    synced, sync = list[int](), winkfs.Container.sync
+
+    def counted(container: winkfs.Container) -> None:
+        synced.append(len(container))
+        sync(container)
+
+    monkeypatch.setattr("winkfs.archive.copyfiles.FILES_AT_ONCE", 10)
+    monkeypatch.setattr("winkfs.archive.copyfiles.SYNC_BYTES", 4000)
+    monkeypatch.setattr(winkfs.Container, "sync", counted)
+    winkfs.copy("a", "b")
+    assert len(synced) >= 3 and synced == sorted(synced)
+
+
 def test_a_container_that_lacks_a_damaged_file_reports_it_again() -> None:
     make("a", 100)
     with winkfs.open("a") as a:

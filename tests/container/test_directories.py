@@ -122,6 +122,15 @@ def test_totals_below_a_directory() -> None:
     assert answer(totals.finish()) == expected(rows, b"b/")
 
 
+def test_more_directories_than_there_was_room_for() -> None:
+    names = [b"%04d/%d" % (i // 2, i % 2) for i in range(6000)]
+    totals = Totals()
+    rows = FileTable.of(names, np.arange(6000), size=np.arange(6000))
+    for some in parts(rows, [1000, 3001]):
+        totals.add(some)
+    assert answer(totals.finish()) == expected(rows)
+
+
 def test_nothing_is_a_root_without_bytes() -> None:
     assert answer(Totals().finish()) == {b"": (0, 0)}
 

@@ -55,7 +55,7 @@ class _Count(click.ParamType):  # type: ignore[type-arg]  # takes none before cl
         if found is None or found[3] not in self._units:
             self.fail(f"{value!r} is no {self.name}: {self._takes}", param, ctx)
         sign, count = found[1], int(found[2])
-        low = count + 1 if sign == "+" else 0 if sign == "-" else count
+        low = count + 1 if sign == "+" else -MOST if sign == "-" else count
         high = count - 1 if sign == "-" else MOST if sign == "+" else count
         return (low, high), self._units[found[3]]
 
@@ -193,7 +193,7 @@ class _Tests:
         """Return for which rows all tests are true, bool[n]. level: of each, below PATH."""
         import numpy as np
 
-        low, high = self.depths
+        (low, high), now = self.depths, time.time_ns()
         found: Bools = level >= low
         if high is not None:
             found &= level <= high
@@ -203,8 +203,7 @@ class _Tests:
             units = -(-rows.size // unit)
             found &= (units >= least) & (units <= most)
         for (least, most), _ in self.mtime:
-            now = time.time_ns()
-            days = np.maximum(now - np.maximum(rows.mtime, now - LAST), 0) // DAY
+            days = (now - np.maximum(rows.mtime, now - LAST)) // DAY  # below 0: in the future
             found &= (days >= least) & (days <= most)
         for moment in self.newer:
             found &= rows.mtime > moment
