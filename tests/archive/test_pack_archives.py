@@ -18,6 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from commands import run as run
 from trees import snapshot
 
 import winkfs
-from winkfs.archive import decompress
+from winkfs.archive import decompress, squashfs
 from winkfs.archive.items import STREAM_BYTES, Note
 from winkfs.archive.pack import pack
 from winkfs.archive.unpack import unpack
@@ -149,7 +150,7 @@ def test_zip_times_and_owners_of_extra_fields(tmp_path: Path) -> None:
 def test_zip_modes_of_other_systems(tmp_path: Path) -> None:
     path = zipped(
         tmp_path / "z.zip", (member("d/", 0, create_system=0), b""),
-        (member("f", 0o100777, create_system=0), b""), 
+        (member("f", 0o100777, create_system=0), b""),
         (member("ro", 0, create_system=0, external_attr=1), b""),
         (member("odd", 0, external_attr=1), b""),
     )  # fmt: skip
@@ -323,6 +324,26 @@ def test_squashfs_damage_is_reported(tmp_path: Path) -> None:
             pack(tmp_path / "i.sqfs", tmp_path / f"c{at}")
 
 
+def test_squashfs_names_and_directories_that_cannot_be() -> None:
+    def node(name: str, mode: int, at: int, *below: SimpleNamespace) -> SimpleNamespace:
+        header = SimpleNamespace(mtime=1, file_size=0)
+        return SimpleNamespace(
+            name=name, mode=mode, header=header, uid=0, gid=0, block=at, offset=0,
+            iterdir=lambda: iter(below),
+        )  # fmt: skip
+
+    again = node("again", 0o040755, 0)
+    below = node("d", 0o040755, 5, node("f", 0o100644, 6), again)
+    root = node("", 0o040755, 0, node("a/b", 0o100644, 1), node("", 0o100644, 2), below)
+    again.iterdir = root.iterdir
+    found = [(one.name, one.fault) for one in squashfs._entries(SimpleNamespace(root=root))]
+    wrong = "damaged: no file can have this name"
+    assert found == [
+        (b"a/b", wrong), (b"", wrong), (b"d", None), (b"d/f", None), (b"d/again", None),
+        (b"d/again", "damaged: a directory that was read already"),
+    ]  # fmt: skip
+
+
 def test_squashfs_without_the_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,7 +437,9 @@ def test_sqlite_files_that_are_no_archives(run: Run, tmp_path: Path) -> None:
     (tmp_path / "b.sqlar-wal").write_bytes(b"x")
     assert "b.sqlar-wal" in refused(run, tmp_path / "b.sqlar")
     (tmp_path / "b.sqlar-wal").write_bytes(b"")
-    assert run("pack", tmp_path / "b.sqlar", tmp_path / "b").status == 0
+    with contextlib.closing(sqlite3.connect(tmp_path / "b.sqlar")) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        assert run("pack", tmp_path / "b.sqlar", tmp_path / "b").status == 0
     damaged = bytearray(path.read_bytes())
     damaged[100:110] = b"\xff" * 10
     path.write_bytes(damaged)

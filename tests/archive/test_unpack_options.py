@@ -215,6 +215,18 @@ def test_unpack_ends_with_a_line_on_a_terminal(some: str, tmp_path: Path) -> Non
     assert on_a_terminal("stderr", *PROGRAM, "unpack", "-q", some, "out", cwd=tmp_path) == b""
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_owners_are_given_unless_they_are_not_wanted(run: Run) -> None:
+    with winkfs.create("c") as c:
+        c.put("f", b"1", uid=7, gid=8)
+    for command in (["unpack", "c", "out"], ["get", "c", "f", "new/"]):
+        for options, uid in (["--no-same-owner"], 0), ([], 7):
+            assert run(*command, *options).status == 0
+            (path,) = Path(command[-1]).iterdir()
+            assert path.stat().st_uid == uid
+            path.unlink()
+
+
 def test_excluded_files_are_not_read(run: Run, some: str) -> None:
     stored.flip_text("c.data", b"img/x.png/I0", 40)
     assert run("unpack", some, "out", "--exclude", "img").status == 0

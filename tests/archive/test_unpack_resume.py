@@ -174,7 +174,7 @@ def test_files_on_several_filesystems_are_synced_by_one_call(
 def test_a_file_that_replaces_another_is_locked_while_it_has_a_temporary_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base, out, linked = stored.make(tmp_path / "c", {"a": b"1"}), tmp_path / "out", []
+    base, out, linked = stored.make(tmp_path / "c", {"a": b"1"}), tmp_path / "out", list[bytes]()
     out.mkdir()
     (out / "a").write_bytes(b"old")
     real = unpacker.link_open
