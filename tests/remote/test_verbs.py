@@ -84,8 +84,12 @@ dataset compact SET --all --jobs 2
 dataset rebalance SET --shards 2
 dataset vacuum SET --older-than 0
 dataset repair SET --apply
+put SET scrap file
+sync folder SET
+sync folder SET --delete --force --include scrap
 pack folder SET --shards 2 --update
 unpack SET out
+sync SET synced/
 cp c SET --prefix more/ --include 0007
 rm SET more/d/0007
 cp SET c whole
@@ -143,6 +147,7 @@ def test_data_sets_are_written(url: str, store: ObjectStore) -> None:
         assert done.exit_code == 0, (line, done.stderr)
     with winkfs.open(root) as there, winkfs.open("pulled") as pulled:
         assert len(there) == 301 and sorted(there) == sorted(pulled)
+        assert "scrap" not in there
         assert there.read("new") == there.read("file") == b"x" and "d/0001" not in there
 
 
