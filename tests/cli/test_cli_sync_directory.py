@@ -319,7 +319,8 @@ def test_nothing_is_deleted_after_damage(run: Run, tmp_path: Path) -> None:
     flip("c.data", Path("c.data").read_bytes().index(b"2" * 50))
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy/mine").write_bytes(b"1")
-    assert run("sync", "c", "copy", "--delete").status == 1
+    done = run("sync", "c", "copy", "--delete")
+    assert done.status == 1 and "nothing is removed, because of these errors" in done.err
     assert sorted(os.listdir("copy")) == ["good", "mine"]
 
 

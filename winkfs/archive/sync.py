@@ -30,7 +30,7 @@ from winkfs.archive.items import (
 )
 from winkfs.archive.pack import scratch_of
 from winkfs.archive.packer import Packer, Progress
-from winkfs.archive.syncplan import Options, Origin, SyncReport, compared
+from winkfs.archive.syncplan import NONE_REMOVED, Options, Origin, SyncReport, compared
 from winkfs.archive.tree import OwnFiles, OwnFolder
 from winkfs.archive.update import Mark, now_ns
 from winkfs.container.building import building
@@ -156,6 +156,8 @@ def _into_container(
             for name in work.gone:
                 container.delete(name)
             report.removed = len(work.gone)
+        elif work.gone:
+            note(NONE_REMOVED)
         report.unchanged += work.equal
         container.save_catalog()
         stored = bool(work.decisions or work.gone or not exists)
@@ -214,6 +216,8 @@ def _into_dataset(
                 if not report.failed:
                     writer.gone = set(work.gone)
                     report.removed = len(work.gone)
+                elif work.gone:
+                    note(NONE_REMOVED)
                 if writer.empty:
                     writer.abandon()
                     transaction.abort()

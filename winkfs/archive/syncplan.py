@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 
 IN_THE_WAY: Final = "{} is in the place of this {}: --delete removes it"
 NONE_LEFT: Final = "the source is empty: --force removes all files"
+NONE_REMOVED: Final = Note(b"", "nothing is removed, because of these errors", False)
 ITSELF: Final = "is the source, too: nothing is synced with itself"
 RECENT: Final = INT64  # a position that no file has
 Refused = Callable[[Change], Note | None]

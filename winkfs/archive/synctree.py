@@ -8,6 +8,7 @@ first stored in a temporary container.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from bisect import bisect_left
@@ -27,6 +28,7 @@ from winkfs.archive.packer import Packer, PackReport, Progress
 from winkfs.archive.syncplan import (
     IN_THE_WAY,
     ITSELF,
+    NONE_REMOVED,
     Decided,
     Options,
     Origin,
@@ -277,6 +279,9 @@ def _carry_out(
     stack: contextlib.ExitStack,
 ) -> None:
     """Make the changes. Raises OSError; FormatError of an archive."""
+    above = any(b"/" not in path for path in [*work.decisions, *work.gone])
+    if above and not os.access(root, os.W_OK | os.X_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), root)  # once for all files
     first, last = _removals(work, side)
     touched = _touched(work, options)
     reader = origin.reader or _stored(origin, {*work.decisions, *touched}, left.count, stack)
@@ -309,6 +314,8 @@ def _carry_out(
             sink.flush()
             if report.failed == left.links:
                 report.removed += len(last) - len(remove(last))
+            elif last:
+                run.note(NONE_REMOVED)
             for path in touched:
                 sink.touched(path)
             run.finish(sink)
