@@ -11,6 +11,7 @@ import stat
 import subprocess
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stored
@@ -400,16 +401,16 @@ def test_a_stopped_sync_is_finished_by_the_next(
     for i in range(40):
         (copy / f"{i:03}").write_bytes(b"old")
     (copy / "mine").write_bytes(b"1")
-    named, name = [0], unpacker.Unpacker._name
+    named, link = [0], unpacker.link_open
 
-    def stop(*args: object) -> bool:
+    def stop(*args: Any) -> None:
         named[0] += 1
         if named[0] == 20:
             signal.raise_signal(number)
-        return name(*args)  # type: ignore[arg-type]
+        link(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(unpacker.Unpacker, "_name", stop)
+        patch.setattr(unpacker, "link_open", stop)
         assert run("sync", "c", "copy", "--delete").status == 128 + number
     sizes = [path.stat().st_size for path in copy.iterdir()]
     assert sorted(set(sizes)) == [1, 3, 3000] and sizes.count(3000) >= 19
