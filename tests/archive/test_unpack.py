@@ -388,10 +388,10 @@ def test_parents_of_globbed_files_get_their_modes_and_times(tree: Path, tmp_path
     assert modes(old, "docs") == [0o701]  # was there, and is not ours
 
 
-@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("lost", [[], [".cat"], [".idx", ".cat"]])
 @pytest.mark.parametrize("to", ["container", "data set"])
 def test_damaged_inode_is_a_failure_with_and_without_an_index(
-    tmp_path: Path, index: bool, to: str, notes: list[Note]
+    tmp_path: Path, lost: list[str], to: str, notes: list[Note]
 ) -> None:
     """Without one the inode is left out where the index is made in memory."""
     base = container(tmp_path, ("a", b"A" * 500), ("bad", b"B" * 500), ("z", b"Z" * 500))
@@ -402,9 +402,8 @@ def test_damaged_inode_is_a_failure_with_and_without_an_index(
             base = Path(opened.shards[0].base)
         source = tmp_path / "ds"
     stored.flip_text(f"{base}.data", b"bad/I0", 40)
-    if not index:
-        for suffix in (".idx", ".cat"):
-            Path(f"{base}{suffix}").unlink(missing_ok=True)
+    for suffix in lost:
+        Path(f"{base}{suffix}").unlink(missing_ok=True)
     report = unpack(source, tmp_path / "out", note=notes.append)
     assert sorted(os.listdir(tmp_path / "out")) == ["a", "z"]
     assert report.failed == len(notes) == 1

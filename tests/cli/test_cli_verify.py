@@ -125,6 +125,8 @@ def test_quick_compares_index_and_catalog(run: Run, corpus: Path) -> None:
     old = Path(f"{corpus}.idx").read_bytes()
     with winkfs.open(corpus, "a") as c:
         c.put_many([(f"e/{i}", b"") for i in range(3000)])
+        c.put("d/0010", b"again")
+        c.delete("d/0011")
     winkfs.reindex(corpus)
     index = Path(f"{corpus}.idx")
     size = index.stat().st_size
@@ -145,7 +147,8 @@ def test_parts_of_a_data_set(run: Run, tmp_path: Path) -> None:
     assert whole == twice and whole["files"] == len(FILES)
     found = [facts(run, "--part", f"{i + 1}/4") for i in range(4)]
     assert sum(int(str(one["entries"])) for one in found) == whole["entries"]
-    assert facts(run, "--quick")["files"] == len(FILES)
+    quick = facts(run, "--quick")
+    assert quick["files"] == len(FILES) and "manifests" in str(quick["scope"])
     shard = next((tmp_path / "c").glob("*/*.data"))
     with flipping(shard, shard.stat().st_size // 2):
         assert sum(run("verify", "c", "--part", f"{i}/4").status for i in (1, 2, 3, 4)) == 1

@@ -11,7 +11,7 @@ import stored
 from commands import Run
 from mounting import mounted
 
-from winkfs.report.metrics import FAMILIES, Sample, text
+from winkfs.report.metrics import FAMILIES, Sample, _known, text
 from winkfs.stores import ledgerq, ringpage
 
 LINE = re.compile(r'(winkfs_[a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\[\\n"])*",?)*)\} (-?[0-9.e+-]+)')
@@ -73,6 +73,8 @@ def test_queue_by_priority_with_leases(run: Run, tmp_path: Path) -> None:
     waiting = found["winkfs_queue_waiting_messages"]
     assert waiting == {(queue, "", "low"): 3, (queue, "", "medium"): 2, (queue, "", "high"): 0}
     leased = found["winkfs_queue_unacknowledged_messages"]
+    oldest = found["winkfs_queue_oldest_unacknowledged_age_seconds"]
+    assert oldest[queue, "", "medium"] > 0 == oldest[queue, "", "low"]
     assert leased[queue, "", "medium"] == 1 and sum(leased.values()) == 1
     ages = found["winkfs_queue_oldest_age_seconds"]
     assert 0 < ages[queue, "", "low"] < 600 and ages[queue, "", "high"] == 0
@@ -105,6 +107,22 @@ def test_labels_are_escaped() -> None:
     out = text([Sample("store_records", {"base": 'a"b\\c\nd\udcff'}, 3)]).encode()
     assert b'{base="a\\"b\\\\c\\nd\\\\xff"} 3\n' in out
     assert parsed(out)["winkfs_store_records"]
+
+
+def test_a_sample_is_a_number_and_comes_once() -> None:
+    sample = Sample("store_records", {"base": "c"}, 3)
+    assert text([sample, sample]).count("\nwinkfs_store_records") == 1
+    facts = {"files": None, "shards": True, "generation": 3, "no metric": 4, "tombstones": "5"}
+    assert list(_known("dataset", facts, {})) == [Sample("dataset_generation", {}, 3)]
+
+
+def test_mounts_of_other_users_are_left_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {"base": "c", "directory": "/mnt", "files": 3}
+    every = [facts | {"state": "serving"}, facts | {"state": "another user's", "directory": "/x"}]
+    monkeypatch.setattr("winkfs.cli.mount.records", lambda: every)
+    found = parsed(run("metrics").out)
+    assert found["winkfs_mount_serving"] == {("c", "/mnt"): 1}
+    assert found["winkfs_mount_files"] == {("c", "/mnt"): 3}
 
 
 def test_each_metric_has_a_sort_and_one_sentence() -> None:

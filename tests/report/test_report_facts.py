@@ -18,8 +18,10 @@ from simulated.objectstore import ObjectStore, web_server
 
 import winkfs
 from winkfs.container.table import FileTable
+from winkfs.entry import FileType
 from winkfs.report.directories import squarified
-from winkfs.report.facts import gather
+from winkfs.report.facts import compared, gather
+from winkfs.report.records import space_of
 from winkfs.report.totals import AGES, FileTotals, merged, spread
 from winkfs.stores import ledgerq, ringpage
 
@@ -88,6 +90,8 @@ def test_space_is_that_of_verify_and_of_the_map(
     assert known["dead_bytes_exact"] and space["exact"]
     assert (space["live"], space["dead"]) == (known["live_bytes"], known["dead_bytes"])
     parts = ("superblocks", "live", "dead", "holes", "reserve")
+    with winkfs.Container(str(base), "r") as c:
+        assert space["superblocks"] == c.store.kv.start
     assert sum(space[part] for part in parts) == space["size"] == os.path.getsize(f"{base}.data")
     for part in parts:
         assert abs(sum(space["map"][part]) - space[part]) <= len(space["map"][part])
@@ -227,6 +231,16 @@ def test_a_data_set_has_shards_and_generations(run: Run, root: str) -> None:
     )
 
 
+def test_columns_that_a_shard_does_not_have_are_null(root: str) -> None:
+    data_sets.add(root, {"a": b"1"})
+    rows = [("b", b"", 1, {"lang": "de"}), ("c", b"", 1, {"lang": "en"})]
+    data_sets.commit(root, [lambda c: c.put_many(rows)], columns={"lang": "string"})
+    assert gather(str(root))["columns"] == [{
+        "name": "lang", "type": "string", "values": 2, "nulls": 1, "distinct": 2, "least": "de",
+        "greatest": "en",
+    }]  # fmt: skip
+
+
 def test_a_lost_shard_costs_itself(run: Run, root: str) -> None:
     data_sets.add(root, {"a": b"1"}, {"b": b"22"})
     lost = gather(str(root))["shards"][0]["path"]
@@ -270,6 +284,29 @@ def test_a_ring_and_a_message_store_have_facts(run: Run, tmp_path: Path) -> None
         assert run("report", path, "-o", "-").status == 0
 
 
+def test_space_of_a_store_has_an_overhead() -> None:
+    known = {"dead_bytes": 3, "bytes": 10}
+    for size, whole in (20, 20), (5, 13):
+        space = space_of(known | {"disk_bytes": size})["space"]
+        assert space == {
+            "size": whole,
+            "live": 10,
+            "dead": 3,
+            "overhead": whole - 13,
+            "exact": True,
+        }
+    assert space_of({"bytes": 10}) == {}
+
+
+def test_messages_that_were_taken_have_no_age(tmp_path: Path) -> None:
+    path = str(tmp_path / "queue")
+    ledgerq.create(path)
+    with ledgerq.Queue(path, "a") as queue:
+        queue.push_many([b"1", b"2", b"3"])
+        queue.pop()
+    assert sum(row["files"] for row in gather(path)["mtimes"]) == 2
+
+
 def test_what_is_no_store_is_refused(run: Run, tmp_path: Path) -> None:
     done = run("report", tmp_path, "--json")
     assert done.status == 1 and "no container, data set or other store" in done.err
@@ -283,6 +320,24 @@ def test_spread_divides_ranges_at_edges() -> None:
     found = spread(starts, stops, np.array([0, 10, 20, 30, 50]))
     assert found.tolist() == [10, 5, 10, 10]
     assert spread(starts[:0], stops[:0], np.array([0, 9])).tolist() == [0]
+
+
+def test_links_and_directories_are_no_files() -> None:
+    totals, kinds = FileTotals(NOW), [FileType.FILE, FileType.DIR, FileType.LINK]
+    names = [b"a.txt", b"d.txt", b"l.txt"]
+    totals.add(FileTable.of(names, np.arange(3), size=np.array([5, 0, 3]), kind=np.array(kinds)))
+    found = totals.record()
+    assert found["files"] == {"files": 1, "directories": 1, "links": 1, "bytes": 5}
+    assert found["types"] == [{"type": "txt", "files": 1, "bytes": 5}]
+    assert (found["directories"]["files"], found["directories"]["bytes"]) == (1, 5)
+
+
+def test_figures_of_an_older_report_may_be_anything() -> None:
+    old = {"types": [{"type": "", "files": 1}, {"type": None, "files": 2}, 5], "queue": [5],
+           "shards": [7], "catalog": {"runs": [3]}}  # fmt: skip
+    found = {row["what"]: row["old"] for row in compared(old, {})}
+    assert found["types.none.files"] == 1 and found["types.others.files"] == 2
+    assert found["catalog.runs"] == 0 and not any("queue" in what for what in found)
 
 
 def test_merged_ranges_do_not_overlap() -> None:

@@ -110,6 +110,14 @@ def test_what_is_no_older_report_is_refused(run: Run, text: str) -> None:
     assert "old.json: " in one_line(run("report", "c", "--compare", "old.json", "--json"))
 
 
+def test_too_large_a_file_is_no_older_report(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("create", "c")
+    Path("old.json").write_bytes(run("report", "c", "--json").out)
+    assert run("report", "c", "--compare", "old.json", "--json").status == 0
+    monkeypatch.setattr("winkfs.report.facts.LARGEST_OLD", 100)
+    assert "old.json: " in one_line(run("report", "c", "--compare", "old.json", "--json"))
+
+
 def test_a_page_replaces_the_one_before_or_stays(run: Run, tmp_path: Path) -> None:
     run("create", "c")
     Path("page.html").write_text("old")
@@ -118,3 +126,4 @@ def test_a_page_replaces_the_one_before_or_stays(run: Run, tmp_path: Path) -> No
     assert run("report", "c", "-o", "page.html").status == 0
     assert "<!DOCTYPE html>" in Path("page.html").read_text()
     assert "Is a directory" in one_line(run("report", "c", "-o", tmp_path))
+    one_line(run("report", "c", "-o", "s3://bucket/page.html"))

@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element, tostring
 import pytest
 
 from winkfs.report import sections
+from winkfs.report.directories import _leaf
 from winkfs.report.page import PROBLEMS, page
 
 FACTS: dict[str, Any] = {
@@ -174,6 +175,12 @@ def test_generations_and_queues_in_words() -> None:
     made = sections.queue({"queue": [lane, lane | {"consumer": "x", "priority": "low"}]})
     assert cells(made)[1:] == [
         ["main", "", "", "1,500", "2 hours", "2", ""], ["x", "low", "", "1,500", "2 hours", "2", ""]
+    ]  # fmt: skip
+
+
+def test_labels_of_directories_are_their_last_parts() -> None:
+    assert [_leaf("a/b", "a"), _leaf("a", ""), _leaf("/x", ""), _leaf("", "")] == [
+        "b/", "a/", "/x/", "/",
     ]  # fmt: skip
 
 
