@@ -49,9 +49,17 @@ def identities(root: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
+def mark(path: Path) -> None:
+    """Give a file an attribute, which tmpfs takes since Linux 6.6."""
+    try:
+        os.setxattr(path, "user.note", b"1")
+    except OSError:
+        pytest.skip("no extended attributes here")
+
+
 def mutate(tree: Path) -> None:
     """Change a tree in each way."""
-    os.setxattr(tree / "secret", "user.note", b"1")
+    mark(tree / "secret")
     (tree / "docs/a.html").write_bytes(b"<p>b</p>")
     (tree / "empty").unlink()
     shutil.rmtree(tree / "docs/old")
@@ -109,8 +117,8 @@ def test_only_metadata_are_written_if_the_content_is_there(
     expected = snapshot(copy)
     (copy / "large").chmod(0o600)
     os.utime(copy / "large", ns=(5, 5))
-    os.setxattr(copy / "large", "user.more", b"1")
-    os.setxattr(copy / "docs", "user.more", b"1")
+    mark(copy / "large")
+    mark(copy / "docs")
     inode = (copy / "large").stat().st_ino
     done = run("sync", "c", "copy", "-v")
     assert done == Done(0, b"M docs\txattrs\nM large\tmtime, mode, xattrs\n", "")
