@@ -1,4 +1,5 @@
-"""How many examples Hypothesis draws: a quarter of them in the suite, all with `--all`.
+"""How many examples Hypothesis draws, and how many random lives, images and damages a test takes: a
+quarter of them in the suite, all with `--all`.
 
     @settings(max_examples=examples(100))
 

@@ -18,6 +18,7 @@ import pytest
 OF_FIXTURES = {"spark": "spark", "cluster": "spark", "spark_on": "spark", "there": "mount",
                "every": "soak"}  # fmt: skip
 FIRST = ("spark", "slow", "mount")  # files with such tests take longest
+ON_DISK = ("mount", "spark", "slow", "on_disk")  # else the files of a test are in memory
 
 _TEST = re.compile(r"^((?:@.*\n(?:[ )].*\n)*)*)def (test_\w+)\(([^)]*)\)", re.MULTILINE)
 # PySpark 4.1 leaves sockets to the collector, in whatever test that comes.
@@ -57,6 +58,12 @@ def mark(items: list[pytest.Item]) -> None:
             item.add_marker(OF_FIXTURES[fixture])
         for what in LEAKS if leaks and item.get_closest_marker("spark") else ():
             item.add_marker(pytest.mark.filterwarnings(what))
+
+
+def in_memory(item: pytest.Item) -> bool:
+    """Return whether the files of a test are in memory."""
+    disk = any(map(item.get_closest_marker, ON_DISK))
+    return not disk or item.get_closest_marker("in_memory") is not None
 
 
 def divide(items: list[pytest.Item]) -> tuple[list[pytest.Item], list[pytest.Item]]:

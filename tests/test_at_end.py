@@ -40,6 +40,7 @@ def names(base: Path) -> list[str]:
     return stored.names(base)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise SystemExit('over')", 1)]
@@ -90,6 +91,7 @@ ENDS = {
 }  # fmt: skip
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_an_end_with_status_0(end: str, base: Path) -> None:
@@ -126,6 +128,7 @@ c.put("late", b"3")
     assert names(base) == ["late", "new", "old"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "spawn", "os.fork"])
 def test_a_child_that_opened_a_writer_syncs_it(how: str, base: Path, tmp_path: Path) -> None:
@@ -191,6 +194,7 @@ except OSError:
     assert "old" in names(base)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "1 / 0"])
 def test_the_changes_of_a_data_set_are_committed(end: str, tmp_path: Path) -> None:

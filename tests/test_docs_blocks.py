@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 SPARK = ("docs/spark.md", "docs/pipeline.md")  # all of their Python needs a session
 TOOLS = "docs/tools.md"  # each section by itself, after what precedes the first
+LONG = ("Dask", "Hugging Face", "zarr", "ratarmount")  # tests/tools calls the same
 NEEDED = {  # what a block has -> what winkfs needs for it
     "to_arrow(": "pyarrow", "to_batches(": "pyarrow", "parts(": "pyarrow",
     "winkfs.polars": "polars", "winkfs.query(": "duckdb", "winkfs.fs(": "fsspec",
@@ -185,7 +186,14 @@ def not_installed(code: str) -> set[str]:
     return needed - {*sys.stdlib_module_names, "winkfs", *metadata.packages_distributions()}
 
 
-@pytest.mark.parametrize("section", [one for one in sections(TOOLS) if one])
+@pytest.mark.parametrize(
+    "section",
+    [
+        pytest.param(one, marks=[pytest.mark.long] if one in LONG else [])
+        for one in sections(TOOLS)
+        if one
+    ],
+)
 def test_the_python_of_a_tool_runs(section: str, folder: Path) -> None:
     """In a process of its own, as a program: tools start threads and processes."""
     texts = sections(TOOLS)

@@ -446,6 +446,7 @@ def test_it_is_used_in_a_forked_child_and_pickled(base: Path) -> None:
     asyncio.run(c.close())
 
 
+@pytest.mark.few(1)
 def test_many_random_cancellations_leave_no_thread_in_a_call(base: Path) -> None:
     async def main() -> None:
         async with winkfs.aio.open(base) as c:

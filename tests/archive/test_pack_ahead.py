@@ -24,7 +24,10 @@ from winkfs.archive.items import SPARSE_BYTES, STREAM_BYTES, Item, Large, Note
 from winkfs.archive.tree import OwnFiles, Tree
 from winkfs.container.bulk import Row
 
-pytestmark = pytest.mark.skipif(native.built() is None, reason="nothing was compiled")
+pytestmark = [
+    pytest.mark.skipif(native.built() is None, reason="nothing was compiled"),
+    pytest.mark.on_disk,
+]
 
 
 def taken(item: Item) -> object:
@@ -68,6 +71,7 @@ def varied(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("room", [0, 4000, ahead.BUFFER_BYTES])
 @pytest.mark.parametrize("everything", [False, True])

@@ -37,6 +37,7 @@ def bytes_read(pid: int) -> int:
     return int(Path(f"/proc/{pid}/io").read_text().split()[1])
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("update", [False, True])
 def test_an_interrupted_pack_does_not_read_its_output(

@@ -22,6 +22,8 @@ from winkfs.archive.items import STREAM_BYTES
 from winkfs.archive.pack import pack
 from winkfs.cli import read as cli_read
 
+pytestmark = pytest.mark.on_disk
+
 SIZES = [300, 5 * PAGE, 70_000, STREAM_BYTES + 5]
 
 

@@ -82,6 +82,7 @@ def change(source: Path) -> None:
     (source / "link").mkdir()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("mib", "changed", "compress"),
     [(5, False, None), (3, True, None), (2, True, "zstd")],
@@ -109,6 +110,7 @@ def test_only_what_is_missing_is_stored(tmp_path: Path, source: Path) -> None:
     check(tmp_path / "c", source, tmp_path / "out")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "options",
     [{"exclude": ["a"]}, {"include": ["b"]}, {"compress": "zstd"}, {"ao": True}],
@@ -173,6 +175,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("where", ["begun", "_pack_list", "commit"])
 def test_killed_shards_leave_nothing_under_the_name(
     tmp_path: Path, source: Path, where: str

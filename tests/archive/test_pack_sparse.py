@@ -122,6 +122,7 @@ def test_holes_are_kept_from_directory_to_directory(
     assert winkfs.verify(tmp_path / "c").problems == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.in_memory
 @pytest.mark.skipif(not shutil.which("tar"), reason="needs GNU tar")
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ def tar_of(tree: Path, path: Path, mode: str = "w") -> Path:
     return path
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 @pytest.mark.parametrize("ao", [False, True])

@@ -402,6 +402,7 @@ def members(path: Path, *files: tuple[str, bytes, int]) -> Path:
     return path
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("to", ["container", "data set"])
 @pytest.mark.parametrize("length", [10, STREAM_BYTES + 10])

@@ -46,6 +46,7 @@ NO_PATHS = {
 }  # fmt: skip
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [FILE, LINK, DIR])
 @pytest.mark.parametrize("name", NO_PATHS)
@@ -369,6 +370,7 @@ def test_unpack_onto_a_full_disk_stops_and_leaves_no_half_file(
     assert {p.stat().st_size for p in (small_disk / "out").iterdir()} == {300_000}
 
 
+@pytest.mark.on_disk
 def test_parents_of_globbed_files_get_their_modes_and_times(tree: Path, tmp_path: Path) -> None:
     (tree / "docs").chmod(0o710)
     os.setxattr(tree / "docs", "user.note", b"1")

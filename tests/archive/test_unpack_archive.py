@@ -27,6 +27,8 @@ from winkfs.archive.tarwriter import TarWriter
 from winkfs.archive.unpack import unpack
 from winkfs.archive.zipwriter import LESS
 
+pytestmark = pytest.mark.on_disk
+
 KB = 1 << 10
 
 
@@ -185,6 +187,7 @@ def test_a_file_that_is_too_large_costs_itself(tmp_path: Path, how: str) -> None
         assert out.getvalue() == b"content of a"
 
 
+@pytest.mark.few(2)
 @pytest.mark.skipif(native.code is None, reason="runs are read by the compiled module")
 @pytest.mark.parametrize("kind", ["plain", "damaged", "few", "names"])
 def test_files_in_runs_are_written_as_one_by_one(

@@ -79,6 +79,7 @@ def temporaries(out: Path) -> list[Path]:
     return list(out.rglob(".winkfs-*"))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("proc", ["/proc/self/fd", "/nowhere"])
 @pytest.mark.parametrize(
     ("number", "least"), [(signal.SIGKILL, 1), (signal.SIGKILL, 130), (signal.SIGTERM, 70)]
@@ -104,6 +105,7 @@ def test_a_stopped_unpack_is_finished_by_the_next(
     assert snapshot(out) == snapshot(many / "all")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("proc", ["/proc/self/fd", "/nowhere"])
 def test_a_stopped_force_keeps_the_old_file_or_has_the_new_one(
     many: Path, tmp_path: Path, proc: str

@@ -203,6 +203,7 @@ def test_a_writer_sees_its_own_changes(path: Path) -> None:
         )
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["disk", "name"])
 def test_later_changes_are_not_seen(path: Path, order: Any) -> None:
@@ -234,6 +235,7 @@ def test_a_closed_reader(path: Path) -> None:
 # --- parts and rows ---
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 def test_parts_are_all_files_once(opened: winkfs.Reader) -> None:
     for count in (1, 2, 3, 7, 1000):

@@ -283,6 +283,7 @@ def test_prefix_of_a_glob(glob: str, prefix: str) -> None:
 UNBUFFERED = os.environ | {"PYTHONUNBUFFERED": "1"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "command", [["ls", "c"], ["cat", "c", "a"], ["info", "c", "--json"], ["verify", "c"]]
 )
@@ -419,6 +420,7 @@ def test_progress_of_known_size_has_the_time_left(
     assert bool(re.search(rb"\x1b\[[\d;]*3[1-7]m", shown)) == colours
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "command", ["put c a <&-", "ls c >&-", "ls gone 2>&-; test $? = 1", "verify c"]
 )

@@ -106,6 +106,7 @@ def test_unpack_counts_damage_in_json_and_refuses_a_dash(run: Run, base: str) ->
     assert not Path("-").exists()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("quiet", [False, True])
 def test_pack_ends_with_a_line_on_a_terminal(tmp_path: Path, quiet: bool) -> None:
     write_files(tmp_path / "t", {"a": bytes(1234)}).joinpath("d").mkdir()

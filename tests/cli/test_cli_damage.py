@@ -70,6 +70,7 @@ def damaged(request: pytest.FixtureRequest, run: Run) -> str:
     return make_state()
 
 
+@pytest.mark.few
 @pytest.mark.parametrize(
     "args",
     [["ls", "d"], ["ls", "d", "-l"], ["ls", "d", "--json"], ["ls", "d", "f*"], ["cat", "d", "*"]],

@@ -297,6 +297,7 @@ def test_what_cannot_be_packed_is_noted_and_the_rest_is(run: Run, tree: Path) ->
     assert sorted(listed(run("ls", "new"))) == ["d1/1.txt", "large"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_in_a_pack_leaves_nothing_and_no_process(run: Run, number: int) -> None:
     whole = io.BytesIO()

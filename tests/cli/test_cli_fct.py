@@ -209,6 +209,7 @@ def test_list_of_a_truncated_file_reports_it(file: Path):
     run("add", file, "c", "3", code=1)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("cellsz", [1, 2, 4])
 @pytest.mark.parametrize("htalgo", [1, 2, 3])
 def test_hindex_beside_its_kvseq(tmp_path, htalgo, cellsz):

@@ -118,6 +118,7 @@ ZONES = ("UTC", "America/St_Johns", "Asia/Kathmandu", "Africa/Monrovia", "Pacifi
          "Australia/Lord_Howe")  # fmt: skip
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("zone", ZONES)
 def test_ls_long_has_the_time_of_the_zone(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also on days when its clocks change, or are a day ahead, and in years before zones."""
@@ -406,6 +407,7 @@ def test_rm_of_a_glob_takes_directories_after_what_is_in_them(run: Run) -> None:
     assert listed(run("ls", "t")) == ["other", "other/file"]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("dataset", [False, True])
 @pytest.mark.parametrize(
     ("glob", "what"),
@@ -441,6 +443,7 @@ def test_rm_of_all_files_by_a_glob_needs_r(run: Run) -> None:
     assert run("rm", "c", "-r", "a*").status == 0 and run("ls", "c").out == b""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("answer", [b"y\n", b"n\n", b"\n"])
 def test_rm_asks_on_a_terminal(tmp_path: Path, answer: bytes) -> None:
     stored.make(tmp_path / "c", {"d/a": b"1", "f": b"2"})

@@ -70,6 +70,7 @@ def gnu(tree: Path, *args: str) -> tuple[int, list[bytes], str]:
     return done.returncode, lines, done.stderr.decode()
 
 
+@pytest.mark.few
 @pytest.mark.skipif(shutil.which("grep") is None, reason="needs grep")
 @pytest.mark.parametrize("kind", ["any", "without compiled code", "lines"])
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ def _before_base(args: list[str]) -> list[str]:
     return args if not _pattern(args) else args[:-1]
 
 
+@pytest.mark.few(2)
 @pytest.mark.skipif(shutil.which("grep") is None, reason="needs grep")
 @pytest.mark.parametrize("args", [["-A", "1"], ["-B", "2"], ["-C", "1", "-n"], ["-A1", "-c"]])
 def test_lines_around_are_those_of_grep(run: Run, tree: Path, args: list[str]) -> None:

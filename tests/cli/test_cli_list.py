@@ -238,6 +238,7 @@ FOUND = [
 ]  # fmt: skip
 
 
+@pytest.mark.few(2)
 def test_find_by_one_test_and_by_several(run: Run, store: str) -> None:
     for args, names in FOUND:
         assert listed(run("find", store, *args)) == names, args

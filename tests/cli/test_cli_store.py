@@ -276,6 +276,7 @@ def test_a_second_writer_is_refused_and_readers_go_on(run: Run, made: str) -> No
     assert put(run, made, b"b")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
 def test_an_interrupted_put_keeps_what_it_has_printed(made: str) -> None:
     writer = subprocess.Popen(
@@ -293,6 +294,7 @@ def test_an_interrupted_put_keeps_what_it_has_printed(made: str) -> None:
         assert found[first] == b"line"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
 def test_a_broken_pipe_is_quiet(run: Run, made: str) -> None:
     run("store", "put", made, "--lines", stdin=b"line\n" * 9000)

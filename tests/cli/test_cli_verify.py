@@ -50,6 +50,7 @@ def facts(run: Run, *options: object) -> dict[str, object]:
     return found
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("catalog", [True, False])
 @pytest.mark.parametrize("parts", [1, 3, 60])
 def test_parts_have_each_entry_once(run: Run, corpus: Path, parts: int, catalog: bool) -> None:

@@ -108,7 +108,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.fixture(params=SCRIPTS)
+# bash is the one that each machine has
+@pytest.fixture(
+    params=[pytest.param(one, marks=[pytest.mark.long] if one != "bash" else []) for one in SCRIPTS]
+)
 def shell(request: pytest.FixtureRequest, folder: Path) -> Iterator[Shell]:
     program = shutil.which(request.param)
     if program is None:

@@ -54,6 +54,7 @@ def test_a_job_without_its_packages_names_the_extra(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "packages", "extra"),

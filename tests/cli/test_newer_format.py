@@ -46,6 +46,7 @@ def newer(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.few(10)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_newer_file_is_refused_by_each_command(run: Run, newer: Path, command: str) -> None:

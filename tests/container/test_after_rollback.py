@@ -85,6 +85,7 @@ def make(folder: Path, go_back: Callable[[Path], None], *, ao: bool = False) -> 
     return base
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("suffixes", [[".idx", ".time"], [".cat"], [".idx", ".cat", ".time"]])

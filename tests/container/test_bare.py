@@ -53,6 +53,7 @@ def put(base: Path, given: list[Row], *, together: bool) -> tuple[bytes, list[by
     return base.with_suffix(".data").read_bytes()[BLOCKS:], found
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("attrs", [False, True])
 @pytest.mark.parametrize("options", [{}, {"ao": True}, {"compress": "zstd"}], ids=str)

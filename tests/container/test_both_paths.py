@@ -99,6 +99,7 @@ def still(monkeypatch):
     monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) // 3)
 
 
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_write_the_same_files(kind, tmp_path, still, monkeypatch):
@@ -180,6 +181,7 @@ def assert_same(base, names, monkeypatch):
     return printed[0]
 
 
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_give_the_same_answers(kind, base, monkeypatch):
@@ -189,6 +191,7 @@ def test_both_give_the_same_answers(kind, base, monkeypatch):
     assert sum(type(answer) is bytes for answer in printed) > 300
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_way")
 def test_both_paths_report_the_same_damage(base, monkeypatch, every):

@@ -468,6 +468,7 @@ def test_a_name_that_came_and_went_around_a_kill_is_gone(life: str, base: Path) 
     assert winkfs.verify(image).problems == []
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["order", "missing", "twice", "number", "clashes", "alien"])
 @pytest.mark.parametrize("older", [False, True])

@@ -117,6 +117,7 @@ def test_renamed_in_place_before_the_sync_is_not_the_old_name(base: Path) -> Non
 # --- damage of the data file ---
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["plain", "no-kvcksum", "align-64", "md5-inodes"])
 def test_each_flipped_byte_of_an_inode_is_reported(recipe: str, base: Path) -> None:

@@ -68,6 +68,7 @@ def assert_in_order_of_names(base: Path, wanted: str | None = None) -> None:
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["plain", "classic", "md5"])
 def test_in_the_order_of_names(base: Path, variant: str) -> None:
@@ -75,6 +76,7 @@ def test_in_the_order_of_names(base: Path, variant: str) -> None:
     assert_in_order_of_names(base)
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", REWRITES)
 def test_rewritten_in_the_order_of_names(base: Path, kind: str) -> None:
@@ -206,6 +208,7 @@ def test_shard_of_a_data_set_is_left_alone(tmp_path: Path) -> None:
 # --- at any moment ---
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", REWRITES)
 def test_full_disk_leaves_the_old_one(base: Path, kind: str) -> None:
@@ -246,6 +249,7 @@ def test_kill_at_any_moment_is_harmless(base: Path, ways: list[str | None]) -> N
     assert not list(base.parent.glob("*.data.tmp"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", REWRITES)
 def test_readers_go_on(base: Path, kind: str) -> None:

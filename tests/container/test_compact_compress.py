@@ -200,6 +200,7 @@ def test_an_unreadable_frame_is_copied_unchanged(wanted: str, base: Path) -> Non
 
 
 # What was being opened at the moment is closed when it is collected, which says so.
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -577,6 +577,7 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("--ao",), ("--shards", "2")])
 def test_a_tree_comes_back(tree: Path, run: Run, options: tuple[str, ...]) -> None:

@@ -57,6 +57,7 @@ LATE = {"mmh3", "google_crc32c", "zstandard", "concurrent.futures", "asyncio", "
 # --- importing ----------------------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "late"),
@@ -201,6 +202,7 @@ def test_a_reader_changes_nothing(verb: str, base: Path) -> None:
     assert_sound(base, {b"a": b"1"})
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["r", "a"])
 @pytest.mark.parametrize("verb", VERBS | LOOKS)
@@ -393,6 +395,7 @@ def test_content_changed_after_put_many_is_not_seen(base: Path) -> None:
     assert_sound(base, dict.fromkeys(names, b"x" * 5000))
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["text", 5, None, [1, 2], 1.5])
 @pytest.mark.parametrize("way", ["put", "put_many", "put_rows", "append", "write"])
@@ -514,6 +517,7 @@ def test_put_many_refuses_what_is_no_file(item: Any, kept: Container) -> None:
     kept.delete("new")
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("before", [0, 1, 1023, 1024, 3000])
 def test_put_many_keeps_what_came_before_the_generator_raised(before: int, base: Path) -> None:

@@ -248,6 +248,7 @@ def test_the_handle_goes_on_after_an_uncaught_refusal(base: Path) -> None:
     assert_sound(base, {b"a": b"1", b"b": b"2"})
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", ["put", "delete", "rename", "sync", "abort", "close"])
 def test_what_put_many_of_a_data_set_is_given_cannot_change_it(verb: str, tmp_path: Path) -> None:

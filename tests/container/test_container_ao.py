@@ -149,6 +149,7 @@ def test_nothing_can_be_appended_after_reopening(c: Container, base: Path) -> No
     assert_sound(base, {b"a": b"1", b"last": b"2", b"new": b"3", b"newer": b"4"})
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("new", ["n" * 3, "n" * 2, "n", "n" * 4, "n" * 11, "n" * 60, "a", "last"])
 def test_rename_of_the_last_file_before_a_sync(new: str, c: Container, base: Path) -> None:
@@ -159,6 +160,7 @@ def test_rename_of_the_last_file_before_a_sync(new: str, c: Container, base: Pat
     holds(c, base, {new.encode(): b"3" * 100})
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("new", ["b/c", "a much longer name than before"])
 @pytest.mark.parametrize("way", ["put", "put_many"])
@@ -239,6 +241,7 @@ def test_a_clock_that_stepped_back_repeats_the_last_mtime(way: str, base: Path) 
     assert_sound(base, {b"a": b"1", b"b": b"2", b"c": b"3"})
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 1, 500])
 @pytest.mark.parametrize("way", ["put_many", "put_rows"])
@@ -381,6 +384,7 @@ def places_of(base: Path, mtimes: Sequence[int]) -> list[tuple[int, int]]:
         return [(mtime, c.extents(f"f{mtime}")[0].pointer) for mtime in mtimes]
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("mtimes", [(61, 65, 120, 121, 190), (61, 62), (0, 30, 180)])
 def test_marks_of_the_original_format_are_sound_and_go_on(

@@ -113,7 +113,7 @@ def test_wrong_arguments_raise_one_error_and_lose_nothing(
     handle.put("f", b"content")
     wrong = some_wrong(handle, GOOD, SKIP)
 
-    @settings(max_examples=examples(80), deadline=None, derandomize=True, database=None,
+    @settings(max_examples=examples(40), deadline=None, derandomize=True, database=None,
               suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(st.data())
     def calls(data: st.DataObject) -> None:
@@ -124,6 +124,7 @@ def test_wrong_arguments_raise_one_error_and_lose_nothing(
     finish(handle, tmp_path / "c")
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [2, 100])  # settled one by one, or together
 @pytest.mark.parametrize("end", ["sync", "close"])

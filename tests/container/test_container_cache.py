@@ -14,6 +14,8 @@ import winkfs
 from winkformats.disk import pagecache
 from winkfs.container.compact import compact
 
+pytestmark = pytest.mark.on_disk
+
 
 def resident(path: Path) -> int:
     """Return the bytes of a file that the page cache has."""

@@ -34,6 +34,7 @@ def test_many_small_appends_are_few_entries(base: Path) -> None:
     assert len(tree.files[b"a"].pairs) < 5
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize(
@@ -126,6 +127,7 @@ MTIMES: list[tuple[float, int]] = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize("mtime, ns", MTIMES)

@@ -241,6 +241,7 @@ def test_mixed_rows_keep_their_order_and_their_values(base: Path) -> None:
     assert_sound(base, sizes)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("columns", "what"),
@@ -716,6 +717,7 @@ def test_the_oracle_reads_columns(base: Path) -> None:
     check(base)  # of two runs
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["value", "null", "zone", "type"])
 def test_the_oracle_finds_what_is_wrong_with_columns(
@@ -765,6 +767,7 @@ def test_verify_finds_a_catalog_with_other_values(base: Path) -> None:
 # --- what rewrites or breaks a container ---
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize(("order", "ao"), [("disk", False), ("name", False), ("disk", True)])
 def test_compact_keeps_columns(order: str, ao: bool, base: Path) -> None:
@@ -793,6 +796,7 @@ def test_compact_keeps_columns(order: str, ao: bool, base: Path) -> None:
         assert list(c.names(where="later")) == ["z"]
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("how", ["repair", "salvage", "repair without superblocks"])
@@ -885,6 +889,7 @@ with winkfs.open(sys.argv[1], "a") as c:
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["synced", "not synced"])
 def test_a_killed_writer_leaves_columns_as_of_its_last_sync(when: str, base: Path) -> None:

@@ -377,6 +377,7 @@ def test_names_are_in_byte_order_and_a_scan_in_disk_order(c: Container) -> None:
     assert list(c) == ["b", "m", "z"]
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "glob, found",

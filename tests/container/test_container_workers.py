@@ -231,6 +231,7 @@ print(c.read("n1"))
 """
 
 
+@pytest.mark.few(1)
 def test_a_reader_closed_in_the_child_is_closed_there_alone(path: Path) -> None:
     answer, read = run(CLOSED_IN_CHILD, path).splitlines()
     assert "closed" in answer and read == "b'1'"

@@ -95,6 +95,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
+@pytest.mark.few
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_is_equal_in_order_and_in_fileids(kind: str) -> None:
@@ -281,6 +282,7 @@ def test_a_sparse_choice_reads_files_one_by_one() -> None:
 # --- split ---
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "rule", [{"files": 700}, {"size": 200_000}, {"depth": 1}, {"by": "lang"}, {"shards": 3}]
 )

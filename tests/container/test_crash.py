@@ -354,6 +354,7 @@ def test_an_unreadable_index(c: Path, made: Path) -> None:
     assert_right_answers(c, made)
 
 
+@pytest.mark.few(3)
 def test_a_temporary_file_of_a_dead_writer_is_no_obstacle(c: Path, made: Path) -> None:
     for suffix in (".idx.tmp", ".time.tmp", ".data.tmp"):
         path_of(c, suffix).write_bytes(b"left over " * 99_999)
@@ -362,6 +363,7 @@ def test_a_temporary_file_of_a_dead_writer_is_no_obstacle(c: Path, made: Path) -
     assert_sound(c, model_of(made) | {b"n0": b"back"})
 
 
+@pytest.mark.few(3)
 def test_a_writer_removes_an_unfinished_name_order(c: Path, made: Path) -> None:
     path_of(c, ".cat.tmp").write_bytes(b"left over " * 99_999)
     with winkfs.open(c):

@@ -260,6 +260,7 @@ def test_length_of_a_key_that_leads_past_the_end_is_damage(tmp_path: Path) -> No
             container.read("b")
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_flipped_delflag_loses_no_file(base: Path, indexed: bool) -> None:

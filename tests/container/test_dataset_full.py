@@ -69,6 +69,7 @@ def test_compaction_and_pack_leave_the_data_set_as_it_was(full_disk: Disk, tmp_p
     assert winkfs.verify(root).problems == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["folder", "tar"])
 @pytest.mark.parametrize("there", [False, True])
 def test_a_pack_that_fails_leaves_no_empty_data_set(

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from container_checks import assert_sound, contents, contents_of, files_of, names_of, path_of, put
 from container_checks import variant as variant  # a fixture
+from drawn import examples
 from oracle_recipes import RECIPES
 from seam import CHANGES, Call, disk_calls, once, refusing
 from simulated.disk import Event, SimulatedDisk
@@ -117,6 +118,7 @@ def test_a_failed_derived_file_is_reported_and_loses_nothing(
     assert winkfs.reindex(base) == 2
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("classic", [False, True])
@@ -159,7 +161,7 @@ def test_an_empty_sync_makes_what_the_writer_found_durable(classic: bool) -> Non
 @pytest.mark.slow
 def test_no_delflag_follows_from_an_unsynced_superblock() -> None:
     """That of a sync that failed: the next writer finds it, and what it supersedes."""
-    for seed in range(6):
+    for seed in range(examples(12)):
         disk = SimulatedDisk(seed, evicts=False)
         c = winkfs.create(f"{disk.path}/c")
         c.put_many((f"n{i}", b"first") for i in range(8))

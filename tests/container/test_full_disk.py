@@ -139,6 +139,7 @@ def model(life: Filled) -> Model:
     return life.model
 
 
+@pytest.mark.few(2)
 def test_put_until_the_disk_is_full(life: Filled, container: Container, model: Model) -> None:
     number = 0
     while life.put(f"n{number}", b"%d " % number * 5_000):
@@ -180,6 +181,7 @@ def test_replacing_on_a_full_disk_keeps_the_old_file(
     life.goes_on()
 
 
+@pytest.mark.few(2)
 def test_put_many_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     life.disk.fill(leave=700_000)
     files = {b"n%d" % i: b"%d " % i * 500 for i in range(800)}
@@ -285,6 +287,7 @@ def test_close_on_a_full_disk(life: Filled, container: Container, model: Model) 
     life.opens()
 
 
+@pytest.mark.few(2)
 def test_open_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     container.close()
     for dropped in ((".none",), (".idx",), (".idx", ".time")):
@@ -311,6 +314,7 @@ def test_reindex_on_a_full_disk(life: Filled, container: Container, model: Model
         assert_sound(life.base, model)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("leave", [0, 4096, 8192, 12288, 16384])
 def test_create_on_a_full_disk(leave: int, disk: Disk, base: Path, variant: dict[str, Any]) -> None:
     disk.fill(leave)

@@ -128,6 +128,7 @@ BUFFERS: list[tuple[Any, bytes]] = [
 ]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("given, expected", BUFFERS, ids=lambda value: type(value).__name__)
 def test_any_buffer_is_content(given: Any, expected: bytes, store: Any) -> None:
     store.put("a", given, mtime=1)
@@ -143,6 +144,7 @@ def test_any_buffer_is_content(given: Any, expected: bytes, store: Any) -> None:
 WRONG = ["text", 5, None, [1], np.int64(5), np.array(5), np.array([None, "a"], object), 1.5]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda value: type(value).__name__)
 def test_what_is_no_content_is_refused_in_one_line(wrong: Any, store: Any) -> None:
     for call in (lambda: store.put("a", wrong), lambda: store.put_many([("a", wrong)])):

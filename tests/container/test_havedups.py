@@ -120,6 +120,7 @@ def live(c: winkfs.Container, life: str) -> None:
         change(c)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("life", LIVES)
 def test_the_documents_iteration_finds_no_name_that_is_gone(base: Path, life: str) -> None:
@@ -186,6 +187,7 @@ def test_the_next_writer_marks_what_a_kill_left(base: Path, life: str, marked: i
     sound(base)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("marked", [None, 0, 1])
 def test_older_inodes_are_marked_under_a_duplicates_counter(base: Path, marked: int | None) -> None:

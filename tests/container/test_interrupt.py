@@ -127,6 +127,7 @@ def test_an_interrupted_verb_leaves_all_in_order(how: str, verb: str, base: Path
             raise AssertionError(f"interrupted at {where}") from error
 
 
+@pytest.mark.few(2)
 @pytest.mark.usefixtures("how")
 @pytest.mark.parametrize("how", ["replayed"], indirect=True)
 @pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
@@ -192,6 +193,7 @@ def broken_off(container: Container, call: Callable[[], object], *, before_tombs
         call()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("variant", [{}, {"ao": True}, {"compress": "zstd:1"}])
 def test_recovery_reads_only_what_follows_the_index(
     variant: dict[str, bool], base: Path, monkeypatch: pytest.MonkeyPatch

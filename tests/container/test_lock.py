@@ -21,6 +21,8 @@ from winkformats.disk.posix import PosixDirectory
 from winkfs import Refusal
 from winkfs.errors import Locked
 
+pytestmark = pytest.mark.on_disk
+
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:

@@ -47,6 +47,7 @@ def test_each_thread_reads_what_it_was_last_acknowledged(
     assert winkfs.verify(base).problems == []
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
 @pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new index", "in memory"], indirect=True)

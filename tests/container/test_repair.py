@@ -83,6 +83,7 @@ def test_salvage_of_a_sound_container_copies_it(variant: Options, tmp_path: Path
     assert winkfs.verify(tmp_path / "out").problems == []
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("how", ["index", "readable", "given"])
 @pytest.mark.parametrize("variant", ["plain", "ao"])
 def test_salvage_without_superblocks(variant: str, how: str, tmp_path: Path, base: Path) -> None:
@@ -349,6 +350,7 @@ def with_filler(base: Path, name: str, **options: Any) -> Files:
     return files
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)
 @pytest.mark.parametrize("name", ["f4", "two"])
 @pytest.mark.parametrize("variant", ["plain", "ao"])
@@ -445,6 +447,7 @@ def test_repair_waits_for_no_writer(tmp_path: Path) -> None:
 # --- rollback ---
 
 
+@pytest.mark.few(2)
 def test_rollback_of_what_was_not_synced(variant: Options, base: Path) -> None:
     files = make(base, **variant)
     with winkfs.open(base, "a") as c:

@@ -66,6 +66,7 @@ def kept(base: Path | str, *, ids: bool = True, names: tuple[str, ...] = ()) -> 
     return found
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("compress", [None, "zstd"])
 @pytest.mark.parametrize("how", ["disk", "name", "anew", "salvage"])
@@ -182,6 +183,7 @@ def renamed(root: str) -> None:
             d.rename("moved", name)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("compress", [None, "zstd"])
 @pytest.mark.parametrize("how", [joined, lambda root: rebalance(root, shards=1), renamed])

@@ -122,6 +122,7 @@ def test_entries_made_as_columns_are_those_of_the_constructor() -> None:
     assert all(type(entry) is Entry and entry.read() == b"" for entry in made)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("variant", ["plain", "ao"])
 @pytest.mark.parametrize("part", ["inode", "data"])
 def test_each_damaged_byte_is_reported_or_harmless(part: str, variant: str, base: Path) -> None:

@@ -199,6 +199,7 @@ print(read() - before)
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("catalog", [False, True])
 def test_a_hundredth_of_the_time_reads_two_percent_of_the_bytes(
     catalog: bool, tmp_path: Path

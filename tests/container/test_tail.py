@@ -426,6 +426,7 @@ def bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch, "the catalog", read=0, behind=10, chunk=1500, read_back=7)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("ao", [False, True])
@@ -471,6 +472,7 @@ def test_a_close_defers_the_catalog_of_many_small_files(
     check_catalog(large, {b"x%d" % i for i in range(FILES)})
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("synced", [False, True])
@@ -565,6 +567,7 @@ def test_puts_go_on_without_memory_for_the_catalog(
     assert_sound(base, model)
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("bulk")
 @pytest.mark.parametrize("suffix", [".cat.tmp", "(scratch file)", ".cat"])

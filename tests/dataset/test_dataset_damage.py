@@ -256,6 +256,7 @@ def test_newest_is_made_anew_where_the_shards_prove_it(root: str, run: commands.
     assert run("dataset", "repair", root).out == b"nothing to repair\n"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("field", ['"tombs_at":', '"size":', '"operation":"a', '"rank":['])
 def test_newest_that_cannot_be_proven_is_given_up(root: str, field: str) -> None:
     for suffix in (".json", ".copy"):

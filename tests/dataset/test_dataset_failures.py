@@ -150,6 +150,7 @@ def test_sync_that_is_tried_again_makes_all_durable(
     assert disk.count < SYNCS
 
 
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("fail", range(1, 11))
 def test_a_commit_does_not_build_on_an_abandoned_one(
@@ -206,6 +207,7 @@ def test_put_after_a_failed_sync_is_refused_with_what_to_do(root: str, number: i
     assert stored.files(root) == {"a": b"1", "b": b"2"}
 
 
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("fail", range(1, 10))
 def test_a_later_sync_does_not_acknowledge_a_failed_write(root: str, fail: int) -> None:

@@ -57,6 +57,7 @@ def check(view: DatasetSource, expected: list[bytes]) -> None:
     assert order.clashes == clashes
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("some", [1 << 14, 130])
 @pytest.mark.parametrize("number", range(6))

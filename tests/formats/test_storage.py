@@ -35,6 +35,8 @@ from winkformats.disk.posix import (
 from winkformats.disk.storage import Lookups, replacing
 from winkformats.errors import CorruptError
 
+pytestmark = pytest.mark.on_disk
+
 KINDS = ("memory", "cached", "uncached", "sliding")
 
 

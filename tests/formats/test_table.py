@@ -129,6 +129,7 @@ def test_a_table_built_at_once_is_the_one_filled_key_by_key(bucket, data):
     check_built(shape, bits, s)
 
 
+@pytest.mark.few(24)
 @pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("home", [0, 5, 9])
 @pytest.mark.parametrize("cellsz", [1, 2, 3])

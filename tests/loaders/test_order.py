@@ -17,6 +17,7 @@ def test_a_permutation_has_each_number_once_and_goes_back(n: int) -> None:
     assert np.array_equal(permutation.back(found), every)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 300, 1100])
 @pytest.mark.parametrize(("block", "window"), [(1, 1), (16, 1), (16, 4), (7, 3), (1024, 64)])
 def test_blocks_have_each_row_once_from_any_position(n: int, block: int, window: int) -> None:

@@ -37,6 +37,7 @@ def whole(rows: Rows) -> list[list[str]]:
     return paths(map(rows.__getitems__, Sampler(rows, **SMALL)))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("context", "workers"), [("fork", 1), ("fork", 5), ("spawn", 2), ("forkserver", 2)]
 )
@@ -59,6 +60,7 @@ def test_workers_have_the_order_of_none(tmp_path: Path, context: str, workers: i
     assert paths(again.over(DataLoader(rows, again, 2))) == expected[4:]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_on_object_storage(bucket: str, tmp_path: Path, cache: Path, context: str) -> None:
     winkfs.push(numbered(tmp_path / "c", 40), f"{bucket}/{context}")

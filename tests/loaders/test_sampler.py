@@ -47,6 +47,7 @@ def test_each_row_comes_once(rows: Rows, ranks: int, shuffle: Any) -> None:
     assert list(map(len, whole)) == [7] * 71 + [4]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("workers", WORKERS)
 def test_a_stream_has_the_batches_of_its_rank(rows: Rows, ranks: int, workers: int) -> None:
@@ -57,6 +58,7 @@ def test_a_stream_has_the_batches_of_its_rank(rows: Rows, ranks: int, workers: i
         assert found == [[rows[number]["path"] for number in batch] for batch in own]
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("before", RANKS)
 @pytest.mark.parametrize("after", RANKS)
 def test_it_goes_on_with_other_ranks(rows: Rows, before: int, after: int) -> None:

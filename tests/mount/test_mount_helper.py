@@ -55,6 +55,7 @@ def installed(private: Private) -> Private:
 CHECK = 'cat mnt/f; grep " fuse.winkfs " /proc/mounts; umount mnt; ! mountpoint -q mnt'
 
 
+@pytest.mark.few(2)
 @pytest.mark.mount
 @pytest.mark.parametrize(
     ("command", "shown"),
@@ -125,6 +126,7 @@ def test_a_lazy_umount_keeps_open_directories(installed: Private) -> None:
     assert done.stdout == "content\n" and "busy" in done.stderr
 
 
+@pytest.mark.few(3)
 @pytest.mark.mount
 @pytest.mark.parametrize(
     ("command", "status", "answer"),
@@ -186,6 +188,7 @@ def test_wrong_call_of_a_helper_mounts_nothing(
 # --- systemd ---
 
 
+@pytest.mark.few(1)
 @pytest.mark.mount
 @pytest.mark.parametrize("abstract", [True, False])
 def test_systemd_is_notified_when_the_mount_answers(

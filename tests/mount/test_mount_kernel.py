@@ -56,6 +56,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
+@pytest.mark.few(1)
 def test_cp_keeps_everything(tree: Path, place: Path, tmp_path: Path) -> None:
     run("cp", "-a", tree, place / "in")
     same(tree, place / "in")
@@ -400,5 +401,6 @@ def test_listing_while_names_go(place: Path) -> None:
     assert os.listdir(place) == []
 
 
+@pytest.mark.few(1)
 def test_random_reads_and_writes_of_one_file(place: Path) -> None:
     Exerciser(place / "f", 3, 3_000_000, b"").run(400)

@@ -153,6 +153,7 @@ def directories(base: Path, wide: int) -> None:
         container.put_rows(rows)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("wide", [3, 40, 3000])
 @pytest.mark.parametrize("mode", ["a", "r"])

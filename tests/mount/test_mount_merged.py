@@ -227,6 +227,7 @@ def test_view_is_that_of_the_model(root: Path, number: int, runs: int) -> None:
     check(root, files)
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "damaged", "older"])
 def test_view_without_good_catalogs_is_the_same(root: Path, how: str) -> None:
@@ -325,6 +326,7 @@ def plain(names: list[str]) -> dict[bytes, File]:
     }
 
 
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shards", "chained"),
@@ -377,6 +379,7 @@ def three(root: Path, count: int = 300) -> dict[bytes, File]:
     return files
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["block", "cut"])
 def test_catalog_damaged_under_a_mount_is_made_anew(

@@ -57,7 +57,10 @@ def all_in_one_directory(there: Path, disk: Path, seed: int, operations: int) ->
 PART = {"kernel": 2, "fusepy": 20}
 
 
-@pytest.mark.parametrize("binding", BINDINGS)
+@pytest.mark.parametrize(
+    "binding",
+    [pytest.param(one, marks=[pytest.mark.long] if one == "fusepy" else []) for one in BINDINGS],
+)
 def test_random_operations_do_as_on_a_disk(
     tmp_path: Path, memory: Path, seed: int, amount: Callable[[str], int], binding: str
 ) -> None:

@@ -97,6 +97,7 @@ def test_files_move_with_the_directory_of_their_name(base: str, synced: bool) ->
     assert walk(opened(base, "r")) == {b"new", b"b", b"x"}
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("entry", [False, True])
 @pytest.mark.parametrize("moved", [False, True])
@@ -282,6 +283,7 @@ def test_names_that_went_before_the_mount_leave_no_directory(base: str) -> None:
         view.close()
 
 
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_closes_leave_the_mount_what_a_reindex_would(base: str, seed: int) -> None:
@@ -689,6 +691,7 @@ def held(base: str) -> float:
     return 1 - float(absent.mean())
 
 
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_concurrent_path_lookups_find_directories(base: str, seed: int) -> None:

@@ -167,6 +167,7 @@ def damage_block(source: ContainerSource, index: int) -> None:
     flip(source.names.order.storage.name, pos + 40, bits=4)
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [False, True])
 def test_numbers_outlive_a_catalog_that_is_made_anew(base: str, changed: bool) -> None:
@@ -279,6 +280,7 @@ def test_what_was_listed_is_not_asked_for_again(base: str) -> None:
         assert calls_of(server) - begin - first < first // 4  # the kernel may forget some
 
 
+@pytest.mark.few(1)
 @pytest.mark.mount
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_server_that_waits(base: str, there: Path, number: int) -> None:

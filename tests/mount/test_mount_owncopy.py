@@ -29,6 +29,7 @@ def copy(source: Path, to: Path, program: str) -> subprocess.CompletedProcess[st
     return subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("program", ["cp", "cp --sparse=always", "dd-like"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_of_its_own_data_file_ends(tmp_path: Path, kind: str, program: str) -> None:

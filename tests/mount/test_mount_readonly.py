@@ -56,6 +56,7 @@ def test_contents_and_attributes(place: Path) -> None:
     assert sorted(entry.name for entry in os.scandir(place) if entry.is_file()) == ["large", "link"]
 
 
+@pytest.mark.few(2)
 def test_large_file_in_pieces_and_mapped(place: Path) -> None:
     fd = os.open(place / "large", os.O_RDONLY)
     for at in (0, 1, 4095, 999_999, len(LARGE) - 10, len(LARGE), len(LARGE) + 5000):

@@ -143,6 +143,7 @@ def test_a_busy_mount_reports_it_and_goes_on(base: str) -> None:
         assert (there / "f").read_bytes() == b"x"
 
 
+@pytest.mark.few(1)
 @pytest.mark.mount
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_foreground_ends_by_a_signal_with_all_synced(

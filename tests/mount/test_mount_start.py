@@ -77,6 +77,7 @@ def test_container_and_directory_of_one_name(base: str) -> None:
         assert Path(base, "f").read_bytes() == b"x"
 
 
+@pytest.mark.few(1)
 @pytest.mark.mount
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_do_not_matter(base: str, there: Path, closed: str) -> None:

@@ -121,6 +121,7 @@ def test_listing_an_hour_goes_on_from_every_offset(base: str) -> None:
         assert assert_resumable(view, at(view, path))
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["r", "a"])
 @pytest.mark.parametrize("only", [None, [], [NOON + 7200], [NOON + 90_060]])

@@ -112,6 +112,7 @@ def test_sqlite_with_several_connections_and_a_killed_writer(place: Path, journa
     assert acknowledged * 10 <= found["victim"] <= (acknowledged + 1) * 10
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("option", ["--whole-file", "--inplace", "--append", "--no-whole-file"])
 def test_rsync_moves_only_what_changed(place: Path, tree: Path, option: str) -> None:
     need("rsync")

@@ -194,6 +194,7 @@ def test_opening_a_container_for_writing_changes_no_byte(copied, name):
     assert now == before
 
 
+@pytest.mark.few(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONTAINERS)
 def test_derived_files_are_not_needed_and_come_back(make, copied, name):

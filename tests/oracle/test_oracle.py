@@ -41,6 +41,7 @@ def assert_holds(tree: Tree, expected: Files) -> None:
         assert found == expected[name], name
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_passes_and_holds_its_files(name: str, kitchen: Kitchen, tmp_path: Path) -> None:
     base, expected = kitchen.serve(name, tmp_path)
@@ -97,6 +98,7 @@ def flipped(base: Path, suffix: str, offset: int, bit: int) -> None:
     path.write_bytes(raw)
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".data", ".idx"])
 @pytest.mark.parametrize("bit", [0x01, 0x80])

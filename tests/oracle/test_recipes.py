@@ -65,6 +65,7 @@ def test_read_and_listed(name: str, base: Path, files: Files, model: Model) -> N
         assert list(container.get_many(list(files))) == list(model.values())
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", RECIPES)
 def test_verified_without_a_false_alarm(name: str, base: Path, model: Model) -> None:
     before = {path.name: path.read_bytes() for path in base.parent.iterdir()}
@@ -75,6 +76,7 @@ def test_verified_without_a_false_alarm(name: str, base: Path, model: Model) -> 
     assert {path.name: path.read_bytes() for path in base.parent.iterdir()} == before
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", RECIPES)
 def test_unpacked_to_the_byte(name: str, base: Path, files: Files, tmp_path: Path) -> None:
     target = tmp_path / "out"
@@ -109,6 +111,7 @@ def test_read_without_its_derived_files(
     assert_sound(base, model, missing_ok=True)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", RECIPES)
 def test_opening_for_writing_leaves_a_strictly_right_container(
     name: str, base: Path, model: Model
@@ -117,6 +120,7 @@ def test_opening_for_writing_leaves_a_strictly_right_container(
     assert_sound(base, model, missing_ok=True)
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", RECIPES)
 def test_reindexed(name: str, base: Path, model: Model) -> None:
     assert winkfs.reindex(base) == len(model)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drawn import examples
 from folders import in_memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -216,7 +217,7 @@ def step(target: Any, what: str, *given: Any) -> object:
         return "KeyError"
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None,
+@settings(max_examples=examples(80), deadline=None, derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(steps=st.lists(STEP, max_size=12), kind=st.sampled_from(["container", "data set"]))
 def test_it_behaves_as_a_dict(steps: list[tuple[Any, ...]], kind: str) -> None:

@@ -224,6 +224,7 @@ HARMLESS: list[tuple[Callable[[], ObjectStore], list[str]]] = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("liar", range(len(LIARS)))
 def test_a_store_that_lies_is_refused(liar: int, run: Run) -> None:
     make, name, line = LIARS[liar]
@@ -237,6 +238,7 @@ def test_a_store_that_lies_is_refused(liar: int, run: Run) -> None:
         assert (store.objects[RECORD][0] == b"{}") == (make is KnowsNoCondition)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", range(len(HARMLESS)))
 def test_what_commits_do_not_need_is_reported(case: int, run: Run) -> None:
     make, names = HARMLESS[case]

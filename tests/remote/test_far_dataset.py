@@ -10,6 +10,7 @@ import data_sets
 import pytest
 import stored
 from dataset.test_dataset_model import Crash, Model, contents
+from drawn import examples
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
@@ -81,7 +82,7 @@ class FarModel(Model):
 
 def test_a_far_data_set_beside_a_dict() -> None:
     run_state_machine_as_test(FarModel, settings=settings(
-        max_examples=8, stateful_step_count=20, deadline=None, phases=[Phase.generate],
+        max_examples=examples(16), stateful_step_count=20, deadline=None, phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     ))  # fmt: skip
 
@@ -243,6 +244,7 @@ def test_old_files_stay_as_long_as_the_clock_of_the_store_wants(
     assert vacuum(root, older_than=3600).oldest == 3
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_commit_is_there_or_not_whatever_request_is_the_last(
     store: ObjectStore, lost: bool

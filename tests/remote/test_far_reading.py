@@ -140,6 +140,7 @@ def answers(c: winkfs.Container) -> dict[str, Any]:
     }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("make", KINDS)
 def test_the_answers_are_those_of_the_files_here(
     store: ObjectStore, tmp_path: Path, make: Make
@@ -181,6 +182,7 @@ def test_a_data_set_is_read(store: ObjectStore, tmp_path: Path) -> None:
     assert report.problems == [] and report.files == 900
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("lost", [".cat", ".idx", ".time"])
 @pytest.mark.parametrize("make", [changed, append_only])
 def test_derived_objects_need_not_be_there(
@@ -228,6 +230,7 @@ QUESTIONS: dict[str, Callable[[Any, list[str]], object]] = {
 }
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("make", [plain, changed, tail])
 def test_a_damaged_block_costs_no_answer(
@@ -262,6 +265,7 @@ def long_names(base: Path) -> None:
         c.put_many((f"{i:03} plain", b"%d" % i, i) for i in range(200))
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("make", "compiled"),
     [(plain, False), *((make, True) for make in (changed, typed, compressed, large, long_names))],
@@ -506,6 +510,7 @@ QUESTIONS_OF_MANY: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("question", QUESTIONS_OF_MANY)
 def test_shards_are_asked_at_once(
     store: ObjectStore, far_set: str, shards: Path, question: str

@@ -105,6 +105,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "words",
     [["backup", "URL", "out"], ["salvage", "URL", "out"], ["cache", "prefetch", "URL", "d1/*"]],

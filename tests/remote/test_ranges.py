@@ -122,6 +122,7 @@ def hang_up(handler: Any) -> None:
     handler.close_connection = True
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("act", [
     *(lambda handler, code=code: handler.answer(code, b"") for code in sorted(ranges.LATER)),
     lambda handler: handler.answer(503, b"busy", {"Retry-After": "0"}),

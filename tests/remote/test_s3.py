@@ -130,6 +130,7 @@ def _reads(url: str, answer: Any) -> None:
         answer.put(there.read("dir/0033"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_processes_read_it_after_the_parent_did(s3: str, method: str) -> None:
     context = multiprocessing.get_context(method)

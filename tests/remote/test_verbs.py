@@ -163,6 +163,7 @@ def test_a_data_set_needs_a_store_that_was_checked(
     assert invoke("dataset", "create", f"{store.url}/alone").exit_code == 0
 
 
+@pytest.mark.few(13)
 @pytest.mark.parametrize("verb", YES)
 def test_it_reads(url: str, verb: str) -> None:
     if verb == "query":

@@ -658,7 +658,7 @@ MUTANTS = (
 def run_test(tree: Path, test: str) -> tuple[bool, float]:
     """-> whether it passes, seconds."""
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--all", test]
     try:
         done = subprocess.run(
             command, cwd=tree, capture_output=True, timeout=LIMIT, text=True,

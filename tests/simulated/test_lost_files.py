@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 STATES = 1540  # of each kind: 20,020
 
 
+@pytest.mark.few(7)
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_missing_or_as_before_without_a_report(

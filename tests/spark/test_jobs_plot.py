@@ -56,6 +56,7 @@ def test_each_day_of_a_short_time_has_a_bar() -> None:
     assert sums["files"] == [1, 2, *[0] * 26, 29]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("day", ["1677-09-21", "2262-04-11"])
 def test_the_farthest_times_have_a_place(day: str) -> None:
     days = sorted([row(day, 1, 1), row("2020-02-01", 1, 1)], key=lambda r: str(r["what"]))

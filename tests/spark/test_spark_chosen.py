@@ -158,6 +158,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("option", [
     {"prefix": "d/0012345"}, {"paths": '["d/0012345"]'}, {"glob": "d/0012345"},
     {"where": "path = 'd/0012345'"}, {"pathsFile": "names"},

@@ -68,11 +68,13 @@ pytestmark = pytest.mark.spark
 # --- all of it ---
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scan_is_what_a_loop_finds(kinds: Kinds, kind: str) -> None:
     assert as_files(read(kinds[kind])) == documents(kinds[kind])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_small_tasks_find_each_file_once(kinds: Kinds, kind: str) -> None:
     assert tasks(kinds[kind], splitBytes="100k") > 10
@@ -206,6 +208,7 @@ def _order(root: Path, target: Path, seed: int) -> list[bytes]:
     return [row["name_raw"] for row in refs]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["plain", "columns", "changed", "dataset"])
 def test_an_order_is_followed(kinds: Kinds, tmp_path: Path, kind: str) -> None:
     names = _order(kinds[kind], tmp_path / "o", 3)
@@ -777,6 +780,7 @@ def test_times_as_options() -> None:
 # --- the page cache ---
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("kind", ["plain", "columns", "dataset"])
 @pytest.mark.parametrize("order", ["offset", "path"])
 def test_a_scan_leaves_the_page_cache_as_it_was(tmp_path: Path, kind: str, order: str) -> None:

@@ -225,6 +225,7 @@ def test_a_data_set_is_read_as_it_stands_and_then_what_comes(root: Path) -> None
     assert len(json.dumps(later)) < 100
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("limit", [Limit(1, None), Limit(2, None), Limit(None, 1), Limit(3, 2)])
 def test_limits_cut_inside_shards_and_lose_nothing(limit: Limit, root: Path) -> None:
     for number in range(3):
@@ -339,6 +340,7 @@ def bodies_of(source: Path, options: dict[str, str], end: Offset) -> list[int]:
     return sorted(int(body) for batch in read for body in batch.column("content").to_pylist())
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("limit", [None, 3])
 @pytest.mark.parametrize("begin", ["earliest", "latest"])
 @pytest.mark.parametrize("kind", ["container", "data set", "queue"])

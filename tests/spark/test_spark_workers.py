@@ -119,6 +119,7 @@ def imported(tmp_path: Path, task: str, base: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("task", ["read", "fetch", "write", "jobs"])
 def test_a_task_does_not_import_pandas(tmp_path: Path, task: str) -> None:
     """That takes half a second of CPU, in each worker, and `pa.array` is enough for it."""

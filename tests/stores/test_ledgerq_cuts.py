@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from drawn import examples
 from ledgerq_lives import VARIANTS, Life
 from store_kinds import simulated
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.slow
 def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:
     """Nothing that was pushed and synced is lost, nothing that was consumed and synced is handed
     out again, every image opens, to look and to write, and LedgerQ can read it, too."""
-    wanted = 34_000 if soak else 75 if kind == "fifo" else 40
+    wanted = 34_000 if soak else examples(120)
     # The 4th life of "fifo" shows most faults, and the first is long: see mutants.py.
     assert Life.lives(kind, seed + (kind == "fifo"), wanted)["images"] >= wanted
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from drawn import examples
 from flips import flip, flipping
 from message_lives import Life
 from refusals import all_raise, each_raises, refuses
@@ -400,7 +401,7 @@ def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: b
     fill(path, range(200), checksums=True)
     files = [file for file in Path(path).iterdir() if file.stat().st_size]
     rng, reported = random.Random(7), 0
-    for _ in range(20_000 if soak else 150):
+    for _ in range(20_000 if soak else examples(300)):
         file = rng.choice(files)
         at, mask = rng.randrange(file.stat().st_size), 1 << rng.randrange(8)
         with flipping(file, at, bits=mask), MessageStore(path) as store:
@@ -412,9 +413,10 @@ def test_flips_of_messages_with_checksums_are_no_wrong_bodies(path: str, soak: b
                     reported += 1
             reported += len(there) < 200
             assert len(there) == 200 or store.problems, file
-    assert reported > 30
+    assert reported > examples(60)
 
 
+@pytest.mark.few(2)
 @pytest.mark.in_memory
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["index", "refs", "0.sqs", "0.rdq"])

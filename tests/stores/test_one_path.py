@@ -52,6 +52,7 @@ def test_the_table_has_all_kinds() -> None:
     assert set(MAKE) == set(kinds._kinds)
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("new", [kind for kind in MAKE if kind not in MADE_BY_JOBS])
 @pytest.mark.parametrize("there", MAKE)
 def test_a_second_store_at_a_path_is_refused(there: str, new: str, tmp_path: Path) -> None:

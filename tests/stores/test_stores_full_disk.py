@@ -47,6 +47,7 @@ def is_full(error: OSError) -> bool:
     return error.errno == errno.ENOSPC or (isinstance(error, Refusal) and "open it a" in str(error))
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS)
 @pytest.mark.parametrize("kind", KINDS)

@@ -810,6 +810,7 @@ def test_threads_share_a_filesystem(writer: WinkFileSystem) -> None:
     assert failed == [] and len(writer.find("")) == 63
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["base", "root"])
 def test_the_end_of_a_process_needs_no_close(request: pytest.FixtureRequest, which: str) -> None:

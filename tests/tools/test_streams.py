@@ -141,6 +141,7 @@ def test_dask_takes_parts(c: winkfs.Reader) -> None:
     assert counts.to_dict() == {"de": 8, "fr": 8}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_processes_of_dask_take_parts_and_urls(tmp_path: Path) -> None:
     pytest.importorskip("dask.dataframe")

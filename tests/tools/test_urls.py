@@ -117,6 +117,7 @@ def connection(fs: Any) -> Iterator[Any]:
         yield connection
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
