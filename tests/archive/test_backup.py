@@ -244,6 +244,7 @@ def generation(dest: Path) -> int:
     return gen
 
 
+@pytest.mark.long
 @pytest.mark.soak
 @pytest.mark.slow
 def test_backups_under_load_that_are_killed_show_a_whole_sync(

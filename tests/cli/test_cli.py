@@ -40,7 +40,7 @@ HEAVY = {"numpy", "xxhash", "mmh3", "rich", "winkfs.container.container", "tarfi
 # --- help and usage ---
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize("args", [["--help"], *([name, "--help"] for name in COMMANDS)])
 def test_help_imports_nothing_that_takes_time(args: list[str]) -> None:
     code = f"import sys; from winkfs.cli import main; main({args!r}); print(*sys.modules)"

@@ -45,6 +45,7 @@ def test_demo_runs_through_and_names_what_it_left_out(
     assert out.splitlines()[-1] == f"Left out: Spark: {NO_SPARK}"
 
 
+@pytest.mark.long
 def test_without_fuse_the_rest_runs(
     source: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

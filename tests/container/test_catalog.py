@@ -97,7 +97,7 @@ def some_names(count: int) -> list[bytes]:
 # --- building and reading
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_catalog_has_all_names_in_byte_order(variant: str, base: Path) -> None:
@@ -232,7 +232,7 @@ def changed(container: winkfs.Container, model: dict[bytes, bytes], chance: rand
             container.utime(old, 5)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_runs_and_the_tail_make_the_catalog_of_today(

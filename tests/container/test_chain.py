@@ -206,7 +206,7 @@ def test_other_variants_have_no_chains(base: Path, variant: dict[str, bool]) -> 
         assert c.read("file") == b"again"
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_life_beside_a_bytearray(

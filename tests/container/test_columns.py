@@ -38,7 +38,7 @@ def rows(columns: FileTable) -> list[tuple[bytes, int, int, int]]:
     return list(zip(names, *values, strict=True))
 
 
-@pytest.mark.few(30)
+@pytest.mark.few(15)
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_columns_of_every_kind_of_container(recipe: str, base: Path) -> None:

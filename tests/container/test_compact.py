@@ -45,7 +45,7 @@ REWRITES: dict[str, tuple[dict[str, Any], str | None]] = {
 }
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("variant", VARIANTS)

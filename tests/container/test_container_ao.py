@@ -267,7 +267,7 @@ def test_replaced_files_move_to_the_end(c: Container, base: Path) -> None:
     holds(c, base, {b"a": b"4", b"b": b"5"})
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("timemp", [7, 3600])
 @pytest.mark.parametrize("dropped", [[], [".time"], [".idx", ".time"], [".idx"]])

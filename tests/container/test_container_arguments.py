@@ -83,7 +83,7 @@ def finish(handle: Any, path: Path) -> None:
         holds(reader)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("make", MAKE)
 def test_a_wrong_argument_is_one_clear_error_and_loses_nothing(

@@ -106,7 +106,7 @@ WAYS: dict[str, Callable[[Container, list[Any]], object]] = {
 # --- putting ---
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("way", WAYS)
@@ -648,7 +648,7 @@ MANY = [pytest.param(state, 1100, marks=pytest.mark.slow)
         for state in ("written", "runs and behind", "column behind")]  # fmt: skip
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("state", "count"), [*((state, 60) for state in STATES), *MANY])
 def test_answers_are_those_of_a_loop_whatever_the_catalog(

@@ -313,7 +313,7 @@ def damages() -> dict[str, Callable[[Path, Path, str], None]]:
     }
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("damage", damages())
 def test_a_derived_file_that_is(damage: str, c: Path, made: Path) -> None:
     for suffix in suffixes(c):
@@ -328,7 +328,7 @@ def test_a_derived_file_that_is(damage: str, c: Path, made: Path) -> None:
         path_of(c, suffix).rmdir()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_both_derived_files_from_other_moments(c: Path, made: Path) -> None:
     for index in ("old", "other", "c"):
         for times in ("old", "other", "c"):

@@ -48,7 +48,7 @@ print(wrong, len(refused))
 """
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [0, 100_000])
 @pytest.mark.parametrize("suffix", [".data", ".idx", ".cat"])
 def test_a_reader_survives_and_reports_a_cut_file(base: Path, suffix: str, size: int) -> None:

@@ -461,7 +461,7 @@ def assert_goes_on(
 # --- a recovery ---
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.in_memory
 @pytest.mark.parametrize("name", ["unclean", "unclean_flags_unset", "unclean_append_only"])

@@ -270,7 +270,7 @@ def test_small_appends_until_the_disk_is_full(life: Filled) -> None:
     life.goes_on()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_close_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     """There may be no room for an index; there must be for what was taken."""
     life.put_many({b"n%d" % i: b"%d" % i for i in range(600)})
@@ -330,7 +330,7 @@ def test_create_on_a_full_disk(leave: int, disk: Disk, base: Path, variant: dict
     assert_sound(base, {b"a": b"1"})
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_a_full_disk_again_and_again(life: Filled, container: Container, model: Model) -> None:
     """The same handle through many shortages, each at another amount of room."""
     shortages = 0

@@ -174,7 +174,7 @@ def killed_while_marking(base: Path, marked: int) -> None:
     winkfs.open(base, "a").delete("n0")
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("marked", [0, 1])
 @pytest.mark.parametrize("life", LIVES)

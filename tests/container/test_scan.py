@@ -75,7 +75,7 @@ def same(entry: Entry, stat: Stat) -> None:
     assert entry.mtime == stat.mtime
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_scan_agrees_with_stat_and_read(variant: str, base: Path) -> None:
     with winkfs.create(base, **VARIANTS[variant]) as container:  # type: ignore[arg-type]

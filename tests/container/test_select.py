@@ -107,7 +107,7 @@ def wishes(rng: random.Random) -> list[Selection]:
     return found
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.parametrize("state", ["bare", "current", "behind", "damaged"])
 @pytest.mark.parametrize("variant", ["plain", "ao", "classic", "classic ao", "plain md5"])
 def test_selected_are_those_that_a_loop_finds(

@@ -65,7 +65,7 @@ def check(c: Container, model: Model) -> None:
                     ask(name)
 
 
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 @pytest.mark.slow
 @pytest.mark.usefixtures("short_way")
 @pytest.mark.parametrize("name", SCENARIOS)

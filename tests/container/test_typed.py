@@ -431,7 +431,7 @@ def test_a_block_gives_back_what_was_put_in(kind: str, nulls: str, distinct: int
         assert words == (len(used) if 2 * len(used) <= 1021 else 1021)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=40)
 @given(data=st.data())

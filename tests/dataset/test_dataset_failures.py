@@ -112,7 +112,7 @@ def until_done(action: Callable[[], Any], between: Callable[[], Any] = lambda: N
         action()
 
 
-@pytest.mark.few(20)
+@pytest.mark.few(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("fail", range(1, SYNCS))
 def test_sync_that_is_tried_again_makes_all_durable(

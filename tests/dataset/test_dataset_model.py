@@ -273,6 +273,6 @@ class Model(RuleBasedStateMachine):
 @pytest.mark.soak
 def test_data_set_beside_a_dict(soak: bool) -> None:
     run_state_machine_as_test(Model, settings=settings(
-        max_examples=300 if soak else examples(16), stateful_step_count=20, deadline=None,
+        max_examples=300 if soak else examples(24), stateful_step_count=20, deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     ))  # fmt: skip

@@ -75,7 +75,7 @@ def test_names_of_several_shards_are_sorted(
     view.close()
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("few", [0, 1 << 10])
 @pytest.mark.parametrize("number", range(8))

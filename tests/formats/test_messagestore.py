@@ -334,7 +334,7 @@ def test_a_compaction_keeps_what_is_kept(rows: list[tuple[int, bool]], old: bool
             assert data == version.record(one, bodies[one])
 
 
-@pytest.mark.few
+@pytest.mark.few(16)
 @pytest.mark.slow
 @pytest.mark.parametrize("hole", [None, sqs.hole])
 @pytest.mark.parametrize("seed", range(40))

@@ -353,6 +353,7 @@ def test_restic_finds_a_changed_file_with_its_old_mtime(
     assert run("restic", "dump", "latest", "/f") == "bbbb\n"
 
 
+@pytest.mark.long
 def test_borg_finds_a_changed_file_with_its_old_mtime(
     base: str, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

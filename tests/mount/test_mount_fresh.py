@@ -164,7 +164,7 @@ def do(one: Both, kind: str, args: Said) -> object:
     return None
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_short_ways_do_what_the_ordinary_ones_do(two: list[Both], seed: int) -> None:

@@ -17,7 +17,7 @@ PART = 50_000  # operations in one container, which grows by all that is written
 LARGEST = [256 << 10, 40_000, 3 << 20]  # bytes; the last one is gathered and stored in parts
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.mount
 @pytest.mark.soak
 @pytest.mark.parametrize("largest", LARGEST)

@@ -68,7 +68,7 @@ def test_large_file_in_pieces_and_mapped(place: Path) -> None:
     os.close(fd)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_read_stays_in_the_kernel_by_default(kind: str) -> None:
     binding, cache = kind.split()

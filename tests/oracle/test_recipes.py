@@ -95,7 +95,7 @@ def test_unpacked_to_the_byte(name: str, base: Path, files: Files, tmp_path: Pat
     assert found == wanted
 
 
-@pytest.mark.few(16)
+@pytest.mark.few(8)
 @pytest.mark.parametrize("dropped", [(".idx",), (".time",), (".idx", ".time", ".cat")])
 @pytest.mark.parametrize("name", RECIPES)
 def test_read_without_its_derived_files(
@@ -168,7 +168,7 @@ def change(container: Container, model: Model) -> None:
     container.chmod(b"many12", 0o755)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", RECIPES)
 def test_changed_then_strictly_right(name: str, base: Path, model: Model) -> None:
     with winkfs.open(base, "a") as container:
@@ -179,7 +179,7 @@ def test_changed_then_strictly_right(name: str, base: Path, model: Model) -> Non
     assert_sound(base, model)
 
 
-@pytest.mark.few(12)
+@pytest.mark.few(6)
 @pytest.mark.parametrize("name", RECIPES)
 def test_changed_by_a_writer_that_dies(name: str, base: Path, model: Model) -> None:
     """Its files are copied as they are, after a sync and no close."""

@@ -82,7 +82,7 @@ class FarModel(Model):
 
 def test_a_far_data_set_beside_a_dict() -> None:
     run_state_machine_as_test(FarModel, settings=settings(
-        max_examples=examples(16), stateful_step_count=20, deadline=None, phases=[Phase.generate],
+        max_examples=examples(24), stateful_step_count=20, deadline=None, phases=[Phase.generate],
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     ))  # fmt: skip
 

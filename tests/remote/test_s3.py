@@ -303,6 +303,7 @@ def test_a_link_is_fetched_with_curl(s3: str, run: Run, tmp_path: Path) -> None:
     assert answer.read() == run("cat", "s3://bucket/signed", "plain $(x).txt").out
 
 
+@pytest.mark.long
 def test_a_forked_child_pushes(s3: str, large: Path) -> None:
     transport = find.transport_of("s3://bucket", os.getpid())
     assert transport.head("nothing") is None  # obstore is in use

@@ -76,7 +76,7 @@ def test_every_image_shows_what_was_acknowledged(kind: str, seed: int, soak: boo
     Life.lives(kind, seed + 7 if kind == "plain" else seed, many if soak else examples(wanted))
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.soak
 @pytest.mark.parametrize(
     ("small", "kind", "images"),

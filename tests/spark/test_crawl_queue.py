@@ -60,6 +60,7 @@ def test_every_answer_is_right(
     assert counts["bytes written to rings"] > crawl_queue.PAGE_SIZE  # not in memory alone
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_lost_page_is_reported(
     pages: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

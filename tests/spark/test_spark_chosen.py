@@ -55,7 +55,7 @@ def pieces(path: Path, **options: Any) -> list[Any]:
 
 
 @pytest.mark.usefixtures("in_tasks")
-@pytest.mark.few
+@pytest.mark.few(5)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "classic"])
 @pytest.mark.parametrize("what", [what for what in SELECTIONS if what != "paths"])
 def test_tasks_choose_what_a_loop_would(kinds: Kinds, kind: str, what: str) -> None:  # noqa: F811
@@ -80,7 +80,7 @@ def test_the_rows_are_in_the_order_of_before(
 
 
 @pytest.mark.usefixtures("in_tasks")
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("runs", [1, 2])
 def test_tasks_choose_among_the_files_of_the_plan(change: str, runs: int, tmp_path: Path) -> None:

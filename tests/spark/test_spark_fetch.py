@@ -33,7 +33,7 @@ def fetch(rows: list[Any], mode: str = "FAILFAST", batch: int = 1 << 20) -> list
     return [row for found in _Fetch(mode, batch)([given]) for row in found.to_pylist()]
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [1, 30_000, 1 << 30])
 def test_contents_in_the_order_of_the_rows(kinds: Kinds, kind: str, batch: int) -> None:

@@ -48,7 +48,7 @@ def fetched(path: Path, rows: list[Any], **options: Any) -> list[Any]:
     return [value for one in found for value in one.to_pylist()]
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [1, 30_000, 1 << 30])
 def test_each_reference_gives_its_content(kinds: Kinds, kind: str, batch: int) -> None:

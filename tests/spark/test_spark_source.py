@@ -82,7 +82,7 @@ def test_many_small_tasks_find_each_file_once(kinds: Kinds, kind: str) -> None:
     assert as_files(found) == documents(kinds[kind])
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", ["path", "mtime"])
 def test_orders_hold_over_all_tasks(kinds: Kinds, kind: str, order: str) -> None:
@@ -373,7 +373,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
-@pytest.mark.few
+@pytest.mark.few(4)
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("tasks", [1, 5])
 @pytest.mark.parametrize("few", [0, 64])
