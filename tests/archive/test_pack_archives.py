@@ -17,6 +17,7 @@ import tracemalloc
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -336,7 +337,8 @@ def test_squashfs_names_and_directories_that_cannot_be() -> None:
     below = node("d", 0o040755, 5, node("f", 0o100644, 6), again)
     root = node("", 0o040755, 0, node("a/b", 0o100644, 1), node("", 0o100644, 2), below)
     again.iterdir = root.iterdir
-    found = [(one.name, one.fault) for one in squashfs._entries(SimpleNamespace(root=root))]
+    entries = squashfs._entries(SimpleNamespace(root=root))
+    found = [(one.name, one.fault) for one in islice(entries, 20)]
     wrong = "damaged: no file can have this name"
     assert found == [
         (b"a/b", wrong), (b"", wrong), (b"d", None), (b"d/f", None), (b"d/again", None),

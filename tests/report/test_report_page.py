@@ -126,4 +126,4 @@ def test_a_page_replaces_the_one_before_or_stays(run: Run, tmp_path: Path) -> No
     assert run("report", "c", "-o", "page.html").status == 0
     assert "<!DOCTYPE html>" in Path("page.html").read_text()
     assert "Is a directory" in one_line(run("report", "c", "-o", tmp_path))
-    one_line(run("report", "c", "-o", "s3://bucket/page.html"))
+    assert "can only be read" in one_line(run("report", "c", "-o", "s3://bucket/page.html"))

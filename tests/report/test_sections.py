@@ -207,13 +207,14 @@ def test_the_page_begins_with_the_figures() -> None:
     lane = {"consumer": "", "priority": "low", "waiting": 9, "oldest_age": 60, "unacknowledged": 0,
             "oldest_unacknowledged_age": None}  # fmt: skip
     more = {"files": files, "space": {"size": 4096, "live": 3072, "dead": 1024, "exact": True},
-            "queue": [lane] * 4}  # fmt: skip
+            "queue": [lane, lane | {"oldest_age": None}, lane, lane]}  # fmt: skip
     text = page(FACTS | more)
     figures = re.findall(r"<dt>(.*?)</dt><dd>(.*?)(?:<small>(.*?)</small>)?</dd>", text)
     assert figures == [
         ("kind", "container", "plain"), ("files", "1,234", "2 directories"),
         ("content", "2 KiB", "2,048 bytes"), ("on disk", "4 KiB", "4,096 bytes"),
-        ("dead", "1 KiB", "25.0 %"), *[("waiting, main low", "9", "oldest 1 minutes")] * 3,
+        ("dead", "1 KiB", "25.0 %"), ("waiting, main low", "9", "oldest 1 minutes"),
+        ("waiting, main low", "9", ""), ("waiting, main low", "9", "oldest 1 minutes"),
         ("last sync", "2026-11-29", "08:30:00Z"),
     ]  # fmt: skip
     assert "n deep" in text and "1,234" in text
