@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ import winkfs
 from winkfs.cli._common import (
     AS_OF,
     BASE,
+    PIECE,
     Failures,
     as_path,
     complete_name,
@@ -30,8 +31,6 @@ from winkfs.units import short_size
 
 if TYPE_CHECKING:
     from winkfs.container.directories import Tree
-
-LINES_AT_ONCE: Final = 1 << 14
 
 
 @click.command()
@@ -178,7 +177,12 @@ def _write_ncdu(tree: Tree, root: str) -> None:
     write_lines(pieces())
 
 
-def write_lines(lines: Iterator[str]) -> None:
-    """Print lines, many at a time; a surrogate is a byte."""
-    while text := "".join(islice(lines, LINES_AT_ONCE)):
-        sys.stdout.buffer.write(text.encode("utf-8", "surrogateescape"))
+def write_lines(lines: Iterable[str]) -> None:
+    """Print texts of one line or several, many at a time; a surrogate is a byte."""
+    parts, size = list[str](), 0
+    for text in chain(lines, [""]):
+        parts.append(text)
+        size += len(text)
+        if size >= PIECE or not text:
+            sys.stdout.buffer.write("".join(parts).encode("utf-8", "surrogateescape"))
+            parts, size = [], 0

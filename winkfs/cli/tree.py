@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import click
@@ -61,7 +62,7 @@ class _Printed:
 
     def __init__(self, found: Tree, root: str, *, human: bool, sums: bool, only: bool) -> None:
         self._only = only
-        self._names = [root, *(name.rpartition("/")[2] for name in to_strs(found.names)[1:])]
+        self._names = [root, *[name.rpartition("/")[2] for name in to_strs(found.names)[1:]]]
         self._tree, self._human, self._sums = found, human, sums
         self._directory, self._sizes = found.directory.tolist(), found.size.tolist()
         self._depth = found.depth.tolist()
@@ -73,15 +74,22 @@ class _Printed:
         over, count = self._tree.over, len(self._names)
         youngest = np.zeros(count, np.int64)
         np.maximum.at(youngest, over[1:], np.arange(1, count))
-        ends = (youngest[over] == np.arange(count)).tolist()
+        last = youngest[over] == np.arange(count)
         names = list(map(printable, self._names)) if sys.stdout.isatty() else self._names
-        yield f"{self._size(0)}{names[0]}\n"
+        if self._human or self._sums:
+            names = [f"{self._size(i)}{name}" for i, name in enumerate(names)]
+        yield f"{names[0]}\n"
         stems = [""] * (max(self._depth) + 1)  # before what is in the directory of each level
-        for i in range(1, count):
+        # Files that follow each other in a directory, except its last one, have one stem.
+        alone = self._tree.directory | last
+        single = np.flatnonzero(alone | np.append(True, alone[:-1])).tolist()
+        for i, stop in pairwise([*single[1:], count]):
             depth = self._depth[i]
-            stem, size = stems[depth - 1], self._size(i)
-            yield f"{stem}{'└── ' if ends[i] else '├── '}{size}{names[i]}\n"
-            stems[depth] = stem + ("    " if ends[i] else "│   ")
+            stem = stems[depth - 1]
+            mark = f"{stem}{'└── ' if last[i] else '├── '}"
+            between = f"\n{mark}"
+            yield f"{mark}{between.join(names[i:stop])}\n"
+            stems[depth] = stem + ("    " if last[i] else "│   ")
         directories = sum(self._directory[1:])
         files = count - 1 - directories
         used = f"{self._amount(0)} used in " if self._sums else ""
@@ -90,8 +98,6 @@ class _Printed:
 
     def _size(self, index: int) -> str:
         """Return the size in front of a name."""
-        if not (self._human or self._sums):
-            return ""
         width = 4 if self._human else 11
         return f"[{self._amount(index):>{width}}]  "
 
