@@ -173,7 +173,7 @@ def test_files_on_several_filesystems_are_synced_by_one_call(
     assert called == ["sync", "sync_all"]
 
 
-def test_a_file_that_replaces_another_is_locked_while_it_has_a_temporary_name(
+def test_a_file_that_replaces_another_is_locked_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, out, linked = stored.make(tmp_path / "c", {"a": b"1"}), tmp_path / "out", list[bytes]()

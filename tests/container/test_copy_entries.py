@@ -358,7 +358,7 @@ def test_a_split_into_shards_that_fails_leaves_nothing(monkeypatch: pytest.Monke
     assert not left.exists() and stored.names("o") == sorted(stored.names("a"))
 
 
-def test_a_copy_into_a_container_that_is_there_is_synced_meanwhile(
+def test_a_copy_into_an_existing_container_is_synced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     make("a", 100)
