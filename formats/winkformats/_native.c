@@ -5,9 +5,10 @@
  * the end of its buffer before it is used, and read only once, because the buffer may be a mapping
  * that another process changes. Arrays are contiguous, of int64 or uint64.
  */
+#define _GNU_SOURCE /* memmem, memrchr */
 #include "_native.h"
 
-#define VERSION 19         /* changes with each change of a function: see native.py */
+#define VERSION 20         /* changes with each change of a function: see native.py */
 #define WALK_AHEAD 4096    /* bytes that the walk over entries prefetches */
 #define MAX_PROBED 4096    /* cells that a search reads before it gives up */
 
@@ -173,10 +174,48 @@ static PyObject *find_many(PyObject *module, PyObject *args)
     return wrong ? NULL : PyLong_FromSsize_t(left);
 }
 
+/* --- lines --- */
+
+/* lines(data, literal) -> bytearray of int64[n, 2]: start, and end without the line feed, of each line
+ * that has the literal, which has no line feed itself. */
+static PyObject *lines(PyObject *module, PyObject *args)
+{
+    Py_buffer b[2] = {0};
+    PyObject *found = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*", b, b + 1))
+        goto end;
+    Bytes data = b[0].buf, at = data, stop = data + b[0].len, hit;
+    size_t size = (size_t)b[1].len;
+    if (!size || memchr(b[1].buf, '\n', size)) {
+        PyErr_SetString(PyExc_ValueError, "a literal has bytes, and no line feed");
+        goto end;
+    }
+    Py_ssize_t n = 0, room = 256;
+    found = PyByteArray_FromStringAndSize(NULL, 16 * room);
+    while (found && at < stop && (hit = memmem(at, (size_t)(stop - at), b[1].buf, size))) {
+        if (n == room && PyByteArray_Resize(found, 16 * (room *= 4)) < 0) {
+            Py_CLEAR(found);
+            break;
+        }
+        Bytes before = memrchr(at, '\n', (size_t)(hit - at)), next = hit + size;
+        Bytes last = memchr(next, '\n', (size_t)(stop - next));
+        int64_t *row = (int64_t *)PyByteArray_AS_STRING(found) + 2 * n++;
+        row[0] = before ? before + 1 - data : at - data;
+        row[1] = last ? last - data : b[0].len;
+        at = last ? last + 1 : stop;
+    }
+    if (found && PyByteArray_Resize(found, 16 * n) < 0)
+        Py_CLEAR(found);
+end:
+    release(b, 2);
+    return found;
+}
+
 static PyMethodDef functions[] = {
     {"hash_each", hash_each, METH_VARARGS, "XXH3-64 of each buffer"},
     {"hash_at", hash_at, METH_VARARGS, "XXH3-64 of parts of a buffer"},
     {"walk", walk, METH_VARARGS, "where entries begin"},
+    {"lines", lines, METH_VARARGS, "lines that have a literal"},
     {"find_many", find_many, METH_VARARGS, "cells of many hashes"},
     {"inodes", inodes, METH_VARARGS, "where the contents of plain files are"},
     {"contents", contents, METH_VARARGS, "contents of plain files"},

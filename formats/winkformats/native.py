@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 19  # of the C sources: a module built from others is not used
+VERSION: Final = 20  # of the C sources: a module built from others is not used
 
 
 class Read(Protocol):
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         hash_each = staticmethod(_native.hash_each)
         hash_at = staticmethod(_native.hash_at)
         walk = staticmethod(_native.walk)
+        lines = staticmethod(_native.lines)
         find_many = staticmethod(_native.find_many)
         inodes = staticmethod(_native.inodes)
         contents = staticmethod(_native.contents)

@@ -137,6 +137,25 @@ def test_entries_are_walked_alike_wherever_the_window_ends(monkeypatch):
 # --- cells ---
 
 
+def test_lines_with_a_literal_are_those_of_a_loop():
+    rng = random.Random(5)
+    for size in (*range(40), 5_000):
+        data = bytes(rng.choices(b"ab\n", k=size))
+        for literal in (b"a", b"ab", b"abba", b"x", data[-1:].strip(), data.partition(b"\n")[0]):
+            if not literal:
+                continue
+            found, at = [], 0
+            for line in data.split(b"\n"):
+                if literal in line:
+                    found.append([at, at + len(line)])
+                at += len(line) + 1
+            lines = np.frombuffer(native.built().lines(data, literal), np.int64)
+            assert lines.reshape(-1, 2).tolist() == found
+    for literal in (b"", b"\n", b"a\nb"):
+        with pytest.raises(ValueError, match="literal"):
+            native.built().lines(b"a\nb\n", literal)
+
+
 @pytest.mark.parametrize("load", [0.1, 0.7, 0.99, 1.0])
 @pytest.mark.parametrize("marks", [(0, 1), (7, 5)])
 def test_cells_are_found_alike(load, marks, monkeypatch):

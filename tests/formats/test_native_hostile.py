@@ -351,3 +351,12 @@ def test_files_of_a_tree_with_hostile_arguments(tmp_path: Path) -> None:
             assert code.names_in(rng.choice([fd, -1, 1 << 20])) is None or True
     finally:
         os.close(fd)
+
+
+def test_lines_end_where_their_memory_does() -> None:
+    rng = random.Random(11)
+    for _ in range(TURNS):
+        data = np.array(rng.choices(b"a\n", k=rng.randrange(70)), np.uint8)
+        literal = rng.choice([b"a", b"aa", b"a" * 64, b"a" * 300, b"b", b"", b"\n", *WRONG])
+        with refused():
+            code.lines(data, literal)

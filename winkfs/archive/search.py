@@ -110,25 +110,18 @@ class Pattern:
                 yield start, end
             at = end + 1
 
-    def sure_of(self, data: bytes, breaks: Int64, lines: Int64) -> Int64:
-        """Return those of some lines, ascending, that match; they end at `breaks`."""
-        lines = lines[np.diff(lines, prepend=-1) != 0]
+    def lines_in(self, data: bytes, folded: memoryview) -> Int64:
+        """Return start and end of the lines that match, int64[n, 2], by the compiled path.
+
+        data  contents, each with a line feed at its end; the literal is known
+        """
+        assert native.code is not None
+        found = native.code.lines(folded if self.folded else data, self.literal)
+        lines = np.frombuffer(found, np.int64).reshape(-1, 2)
         if self._sure:
             return lines
-        starts = np.where(lines > 0, breaks[lines - 1] + 1, 0).tolist()
-        pairs = zip(starts, breaks[lines].tolist(), strict=True)
         match = self.line.search
-        return lines[[match(data[start:end]) is not None for start, end in pairs]]
-
-
-def _places(text: bytes, literal: bytes) -> Int64:
-    """Return where a literal is, int64[n]."""
-    if (first := text.find(literal)) < 0:
-        return np.empty(0, np.int64)
-    parts = text[first:].split(literal)
-    sizes = np.fromiter(map(len, parts[:-1]), np.int64, len(parts) - 1)
-    sizes[1:] += len(literal)
-    return first + np.cumsum(sizes)
+        return lines[[match(data[start:end]) is not None for start, end in lines.tolist()]]
 
 
 def _headed(heads: list[bytes], of: Int64, data: bytes, begin: Int64, stop: Int64) -> bytes:
@@ -277,34 +270,28 @@ class Search:
             return None
         if self.mode == "lines" and not self.text and b"\0" in data:
             return None
-        folded = data.lower() if self.folded else data
-        breaks: Int64 | None = None
-        found = [np.empty(0, np.int64)]
-        for pattern in self.patterns:
-            hits = _places(folded if pattern.folded else data, pattern.literal)
-            if len(hits):
-                breaks = np.flatnonzero(raw == LINE[0]) if breaks is None else breaks
-                found.append(pattern.sure_of(data, breaks, np.searchsorted(breaks, hits)))
-        if breaks is None and not self.invert and self.mode != "count":
-            return False, b""
-        breaks = np.flatnonzero(raw == LINE[0]) if breaks is None else breaks
-        lines = found[-1] if len(found) < 3 else np.unique(np.concatenate(found))
+        upper = (raw - ord("A") < 26).view(np.uint8) if self.folded else 0
+        folded = (raw + (upper << 5)).data if self.folded else raw.data
+        found = [pattern.lines_in(data, folded) for pattern in self.patterns]
+        lines = found[0]
+        if len(found) > 1:
+            lines = np.concatenate(found)
+            lines = lines[np.unique(lines[:, 0], return_index=True)[1]]
         if self.invert:
-            lines = np.setdiff1d(np.arange(len(breaks)), lines, assume_unique=True)
-        starts = np.concatenate([[0], breaks[:-1] + 1])
-        return self._printed_lines(data, ends, names, starts, breaks, lines)
+            breaks = np.flatnonzero(raw == LINE[0])
+            others = np.ones(len(breaks), bool)
+            others[np.searchsorted(breaks, lines[:, 1])] = False
+            starts = np.concatenate([[0], breaks[:-1] + 1])
+            lines = np.stack([starts, breaks], axis=1)[others]
+        if not len(lines) and self.mode != "count":
+            return False, b""
+        return self._printed_lines(data, ends, names, lines)
 
     def _printed_lines(
-        self,
-        data: bytes,
-        ends: Int64,
-        names: Callable[[Int64], list[bytes]],
-        starts: Int64,
-        breaks: Int64,
-        lines: Int64,
+        self, data: bytes, ends: Int64, names: Callable[[Int64], list[bytes]], lines: Int64
     ) -> tuple[bool, bytes]:
-        """Print lines of joined contents, which begin at `starts` and end at `breaks`."""
-        file = np.searchsorted(ends, starts[lines], "right") - 1
+        """Print lines of joined contents: see `Pattern.lines_in`."""
+        file = np.searchsorted(ends, lines[:, 0], "right") - 1
         if self.most is not None and len(lines):
             first = np.searchsorted(file, file)
             kept = np.arange(len(lines)) - first < self.most
@@ -319,16 +306,17 @@ class Search:
         if self.mode == "names":
             return some, b"".join([self.shown(name) + LINE for name in names(which)])
         heads = [self._head(name, b":") for name in names(which)]
-        begin, stop = starts[lines], breaks[lines] + 1
+        begin, stop = lines[:, 0], lines[:, 1] + 1
         if not self.numbered and (stop - begin).max(initial=0) <= MAX_ROW:
             return some, _headed(heads, of, data, begin, stop)
         spans = zip(of.tolist(), begin.tolist(), stop.tolist(), strict=True)
         if not self.numbered:
             return some, b"".join([heads[i] + data[start:end] for i, start, end in spans])
-        numbers = (lines - np.searchsorted(breaks, ends[file]) + 1).tolist()
+        breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == LINE[0])
+        numbers = np.searchsorted(breaks, begin) - np.searchsorted(breaks, ends[file]) + 1
         return some, b"".join([
             b"%b%d:%b" % (heads[i], number, data[start:end])
-            for (i, start, end), number in zip(spans, numbers, strict=True)
+            for (i, start, end), number in zip(spans, numbers.tolist(), strict=True)
         ])  # fmt: skip
 
     def printed(self, name: bytes, content: bytes, binary: list[bytes]) -> tuple[bool, bytes]:
