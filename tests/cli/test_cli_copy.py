@@ -151,8 +151,26 @@ def test_odd_names_come_through(run: Run) -> None:
     stored.make("a", {name: name for name in names})
     assert run("cp", "a", "b", "-v").out == b"".join(b"+ %b\n" % name for name in sorted(names))
     assert run("diff", "-c", "a", "b") == NOTHING
-    assert run("split", "a", "d", "--depth", "1").status == 1  # a name of 755 bytes: too long
-    assert Path("d-%2E.data").exists() is False and Path("d-a%0Ab.data").exists()
+    stored.make("c", {name + b"/x": name for name in names if len(name) < 255})
+    assert run("split", "c", "d", "--depth", "1") == NOTHING
+    assert {path.name for path in Path().glob("d-*.data")} == {
+        "d-...data", "d-_top.data", "d-%FF%FE.data", "d-%1B%5B31m.data", "d-%2A%5B%3F.data",
+        "d-a%0Ab.data",
+    }  # fmt: skip
+
+
+def test_split_by_directories_keeps_files_at_the_top_together(run: Run) -> None:
+    stored.make("a", {name: b"1" for name in ("t1", "a/x", "a/b/c/y", "a/b/d/z", "t2", "q/w")})
+    for depth, groups in (
+        ("1", {"a": ["a", "a/b/c/y", "a/b/d/z", "a/x"], "q": ["q/w"]}),
+        ("2", {"a": ["a", "a/x"], "a%2Fb": ["a/b/c/y", "a/b/d/z"], "q": ["q/w"]}),
+    ):
+        with winkfs.open("a", "a") as c:
+            c.put("a", b"", ftype=winkfs.FileType.DIR)
+        assert run("split", "a", f"d{depth}", "--depth", depth) == NOTHING
+        groups["_top"] = ["t1", "t2"]
+        assert {value: stored.names(f"d{depth}-{value}") for value in groups} == groups
+        assert len(list(Path().glob(f"d{depth}-*.data"))) == len(groups)
 
 
 def kill_after(args: list[str], seconds: float) -> int:

@@ -46,6 +46,7 @@ from winkfs.remote import refuse_far
 
 PER_FILE: Final = 256  # approximate bytes of a file beside its content and name
 NULL: Final = "_null"  # in place of the value of a column; no value is written so
+TOP: Final = "_top"
 PLAIN: Final = re.compile(rb"[A-Za-z0-9.-]")
 SPLIT: Final = "split"  # key in the metrics of a generation
 OTHER: Final = "is there already, and was not made by this split: remove it, or choose another name"
@@ -58,7 +59,7 @@ class Rule:
 
     size    bytes of a container, about; a larger file has one for itself
     files   files of a container
-    depth   files whose names have their first `depth` parts in common are together
+    depth   files whose names have their first `depth` directories in common are together
     by      a column: files with equal values are together
     shards  shards of one data set, of even size
     """
@@ -117,7 +118,7 @@ def split(
     VALUE as %XX, and the dot of a ".data" or ".partial" at its end.
     size    bytes of a container, about; a larger file has a container for itself
     files   files of a container
-    depth   VALUE is the first `depth` parts of the name, joined by /
+    depth   VALUE is the first `depth` directories of the name; files at the top are in OUT-_top
     by      VALUE is that of a column; files without one are in OUT-_null
     shards  the data set `out` of so many shards of even size, in one commit
     note    called with each damaged file, which is left out
@@ -206,8 +207,9 @@ def groups_of(plan: Plan, rule: Rule, source: Source) -> list[Group]:
     if rule.size is not None:
         cost = np.cumsum((rows.size + rows.name_lengths + PER_FILE)[order])
         return _numbered(np.split(order, _full(cost, rule.size)) if len(rows) else [])
-    values = _parts_of(rows, rule.depth) if rule.depth else _column(rows, rule.by or "", source)
-    return _by_value(values, order)
+    if rule.depth is not None:
+        return _by_value(_folders(rows, rule.depth), order, TOP)
+    return _by_value(_column(rows, rule.by or "", source), order, NULL)
 
 
 def _numbered(parts: Sequence[Int64]) -> list[Group]:
@@ -225,25 +227,32 @@ def _full(cost: Int64, most: int) -> list[int]:
         before = int(cost[at - 1])
 
 
-def _parts_of(rows: FileTable, depth: int) -> list[bytes | None]:
-    return [b"/".join(name.split(b"/", depth)[:depth]) for name in rows.names]
+def _folders(rows: FileTable, depth: int) -> list[bytes | None]:
+    """Return the first `depth` directories of each name, None of a file at the top."""
+    lasts = zip(rows.names, rows.directories.tolist(), strict=True)
+    folders = (name if folder else name.rpartition(b"/")[0] for name, folder in lasts)
+    return [b"/".join(folder.split(b"/", depth)[:depth]) or None for folder in folders]
 
 
 def _column(rows: FileTable, name: str, source: Source) -> list[bytes | None]:
     return rows.typed({name: source.columns[name]})[0]
 
 
-def _by_value(values: Sequence[bytes | None], order: Int64) -> list[Group]:
-    """Return groups of equal values, by the first file of each in the order of the source."""
+def _by_value(values: Sequence[bytes | None], order: Int64, none: str) -> list[Group]:
+    """Return groups of equal values, by the first file of each in the order of the source.
+
+    none  name of the group without a value
+    """
     found: dict[bytes | None, list[int]] = {}
     for i in order.tolist():
         found.setdefault(values[i], []).append(i)
-    return [Group(_spelt(value), np.sort(np.array(rows))) for value, rows in found.items()]
+    return [
+        Group(none if value is None else _spelt(value), np.sort(np.array(rows)))
+        for value, rows in found.items()
+    ]
 
 
-def _spelt(value: bytes | None) -> str:
-    if value is None:
-        return NULL
+def _spelt(value: bytes) -> str:
     single = (value[i : i + 1] for i in range(len(value)))
     name = "".join(char.decode() if PLAIN.fullmatch(char) else f"%{char[0]:02X}" for char in single)
     for end in (DATA, PARTIAL):  # else it could be a file of the container of another value

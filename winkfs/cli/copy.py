@@ -133,7 +133,7 @@ def _print_counts(
 @click.option("--files", type=click.IntRange(1), metavar="N", help="Containers of N files.")
 @click.option(
     "--depth", type=click.IntRange(1), metavar="N",
-    help="A container for each first N parts of the names: OUT-docs, OUT-img ...",
+    help="A container for each of the first N directories: OUT-docs, OUT-_top ...",
 )  # fmt: skip
 @click.option("--by", metavar="COLUMN", help="A container for each value: OUT-de, OUT-_null ...")
 @click.option(
