@@ -160,7 +160,7 @@ def test_odd_names_come_through(run: Run) -> None:
 
 
 def test_split_by_directories_keeps_files_at_the_top_together(run: Run) -> None:
-    stored.make("a", {name: b"1" for name in ("t1", "a/x", "a/b/c/y", "a/b/d/z", "t2", "q/w")})
+    stored.make("a", dict.fromkeys(("t1", "a/x", "a/b/c/y", "a/b/d/z", "t2", "q/w"), b"1"))
     for depth, groups in (
         ("1", {"a": ["a", "a/b/c/y", "a/b/d/z", "a/x"], "q": ["q/w"]}),
         ("2", {"a": ["a", "a/x"], "a%2Fb": ["a/b/c/y", "a/b/d/z"], "q": ["q/w"]}),
