@@ -136,6 +136,17 @@ def test_split_reports_files_that_no_index_has(run: Run, rule: str) -> None:
     assert "bad entry" in one_line(run("split", "a", "s", rule, "30"))
 
 
+@pytest.mark.parametrize("command", ["cp a b", "split a b --files 100", "sync a b"])
+def test_what_is_left_of_a_source_that_was_cut_is_copied(run: Run, command: str) -> None:
+    stored.make("a", {f"f{i}": b"%d" % i * 100 for i in range(50)})
+    os.truncate("a.data", os.path.getsize("a.data") - 3000)
+    done = run(*command.split())
+    assert done.status == 1 and "a.data: cut short" in done.err
+    listed = run("ls", "a").out.decode().split()
+    assert 30 < len(listed) < 50
+    assert stored.names("b-0" if command.startswith("split") else "b") == sorted(listed)
+
+
 def test_a_damaged_file_of_the_target_is_replaced(run: Run) -> None:
     for base in ("a", "b"):
         stored.make(base, [("f", b"content of f", 1000), ("g", b"g", 1000)])

@@ -88,13 +88,16 @@ class Shard:
     def check(self, store: Store) -> None:
         """Raise StalePlan if an open container is not the one of the record."""
         contid, size, record = store.settings.contid, store.kv.end, self.record
-        right = size >= record.size if self.grows else size == record.size
-        if contid != record.contid or not right:
-            what = "is another container" if contid != record.contid else "has another size"
-            raise StalePlan(
-                f"{what} than planned (CONTID {record.contid:x}, {record.size} bytes; found "
-                f"{contid:x}, {size}): plan anew", self.base,
-            )  # fmt: skip
+        # Of a file that was cut, the end is where its last sound entry ends.
+        right = max(size, store.synced) >= record.size if self.grows else size == record.size
+        if contid == record.contid and right:
+            return
+        found = f"CONTID {record.contid:x}, {record.size} bytes; found {contid:x}, {size}"
+        if contid == record.contid and not self.grows:
+            what = "its manifest has another size of it"
+            raise StalePlan(f"{what} ({found}): it was damaged, see winkfs verify", self.base)
+        what = "is another container" if contid != record.contid else "has another size"
+        raise StalePlan(f"{what} than planned ({found}): plan anew", self.base)
 
 
 def may_have(shards: Sequence[Shard], selection: Selection) -> list[bool]:
