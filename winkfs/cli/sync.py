@@ -57,7 +57,7 @@ def sync(
     """Make DST equal to SRC.
 
     \b
-      winkfs sync /srv/www corpus     a directory or an archive into a container or a data set
+      winkfs sync /srv/www corpus     a directory or an archive into a store
       winkfs sync corpus copy/        a store or an archive into a directory
       winkfs sync corpus set          a store into another one
 
