@@ -1,7 +1,7 @@
 """How much CPU time do commands take, of a million names and of many small files, beside others?
 
 Start-up is included. Names: a container of 1,000,000 files in 1,000 directories, and one with 1,000
-changes. Lines: 50,000 files of 4 KiB of the headers of this machine, warm. Debian: ripgrep rsync.
+changes. Lines: 200,000 files of 4 KiB of the headers of this machine, warm. Debian: ripgrep rsync.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ BESIDE: Final = {  # title -> (ours, rival, at least so many times its rate)
     "grep -n, an expression": (
         "winkfs grep -n lines 'struct [a-z]+_s'",
         "rg -uu -n --no-heading 'struct [a-z]+_s' tree", 0.8),
-    "unpack to a tar file, 50,000 x 4 KiB": (
+    "unpack to a tar file, 200,000 x 4 KiB": (
         "winkfs unpack --tar - lines | cat", "tar cf - tree | cat", 0.8),
 }  # fmt: skip
 
 
 def main() -> None:
-    asked = options(__doc__, runs=7)
+    asked = options(__doc__, runs=5)
     if missing := [tool for tool in ("rg", "rsync", "tar") if shutil.which(tool) is None]:
         sys.exit(f"not installed: {', '.join(missing)}; see --help")
     report = Report(
@@ -88,7 +88,7 @@ def _prepare(asked: Options, place: Path) -> None:
             c.put_many(_names(count, changed))
         _bash(place, f"winkfs reindex -q {name}")
     text = b"".join(path.read_bytes() for path in sorted(HEADERS.rglob("*.h"))[:3000])
-    for i in range(asked.size(50_000, 500)):
+    for i in range(asked.size(200_000, 500)):
         at = i * 7919 * FILE % (len(text) - FILE)
         content = text[at : at + FILE].rpartition(b"\n")[0] + b"\n"
         _write(place / f"tree/d{i % 250:03}/f{i:05}.h", content)
@@ -99,11 +99,11 @@ def _prepare(asked: Options, place: Path) -> None:
     _bash(place, "winkfs pack -q tree lines; winkfs sync -q many synced; rsync -a many/ copy/")
 
 
-def _names(count: int, changed: set[int]) -> Iterator[tuple[str, bytes]]:
+def _names(count: int, changed: set[int]) -> Iterator[tuple[str, bytes, int]]:
     for i in range(count):
         end = "txt" if i % 3 else "html"
         content = b"changed %d" % i if i in changed else b"x" * (i % 50)
-        yield f"d{i % 1000:03}/f{i:07}.{end}", content
+        yield f"d{i % 1000:03}/f{i:07}.{end}", content, i
 
 
 def _write(path: Path, content: bytes) -> None:
