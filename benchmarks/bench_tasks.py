@@ -135,7 +135,7 @@ TASKS: Final = (
         Way("winkfs sync -q --delete new d\nwinkfs sync -q --delete new d",
             "winkfs diff --content-only new d && echo same", OWN),
         {"rsync": Way("rsync -a --delete new/ d/\nrsync -a --delete new/ d/",
-                      "diff -rq new d && echo same", "cp -a tree d")},
+                      "[ -z \"$(rsync -rlnic --delete new/ d/)\" ] && echo same", "cp -a tree d")},
     ),
     Task(
         "add what is new to the pack",

@@ -211,3 +211,11 @@ def test_a_damaged_file_has_no_checksum(run: Run, corpus: Path) -> None:
     done = run("verify", "c", "--checksum", "sha256")
     assert done.status == 1 and b"  large\n" not in done.out and "large" in done.err
     assert done.out.count(b"\n") == len(FILES)
+
+
+def test_a_damaged_content_is_reported_with_the_name_of_its_file(run: Run) -> None:
+    stored.make("n", {f"d/f{i}\n": b"content of %d" % i for i in range(20)})
+    stored.flip_text("n.data", b"content of 7")
+    done = run("verify", "n")
+    assert done.status == 1
+    assert b" (d/f7\\n): extent points to no data entry" in done.out

@@ -480,7 +480,7 @@ def print_report(
     beyond = [f"and {counted(report.more, 'more problem')}"] if report.more else []
     state = counted(len(report.problems) + more, "problem") if report.problems else "sound"
     scope = f": {report.scope}" if report.scope else ""
-    answer(record, as_json, *report.problems, *beyond, f"{what}: {state}{scope}")
+    answer(record, as_json, *map(printable, report.problems), *beyond, f"{what}: {state}{scope}")
     return 1 if report.problems else 0
 
 

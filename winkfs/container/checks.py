@@ -29,6 +29,7 @@ from winkfs.container.select import Query, rows_now
 from winkfs.container.store import Store
 from winkfs.container.survey import InodeRows, fileids
 from winkfs.container.table import NOTHING, FileTable
+from winkfs.names import name_of, to_str
 
 FAULTS: Final = (
     "extent points to no data entry",
@@ -36,6 +37,12 @@ FAULTS: Final = (
     "data of a live file is marked deleted",
     "extent points to data of another file",
 )
+
+
+def described(store: Store, pos: int) -> str:
+    """Return an inode for a message, with the name of its file. Raises OSError."""
+    name = to_str(name_of(store.key_at(pos)))
+    return f"{store.kv.storage.name}: inode at byte {pos} ({name})"
 
 
 class Extents:
@@ -101,7 +108,7 @@ class Extents:
         self.doubtful += claims[faults.any(0), 0].tolist()
         for what, wrong in zip(FAULTS, faults, strict=True):
             for inode, pointer, *_ in claims[wrong].tolist():
-                self._report(f"{self._name}: inode at byte {inode}: {what} (at {pointer})")
+                self._report(f"{described(self._store, inode)}: {what} (at {pointer})")
 
     # --- the claims of inodes ---
 
@@ -148,7 +155,7 @@ class Extents:
         try:
             attributes(inode, store.owner, store.entry_at, self._name)
         except CorruptError as error:
-            self._report(f"{self._name}: inode at byte {pos}: {error}")
+            self._report(f"{described(self._store, pos)}: {error}")
 
     def _check_frames(self, rows: InodeRows, row: Int64, pointers: Int64, needs: Int64) -> None:
         """Check that frames of live inodes have at least the needed bytes in them, int64[m] all.
@@ -174,7 +181,7 @@ class Extents:
                 raise CorruptError("content of a frame", file=self._name, offset=pointer,
                                    expected=need, found=found)  # fmt: skip
         except CorruptError as error:
-            self._report(f"{self._name}: inode at byte {pos}: {error}")
+            self._report(f"{described(self._store, pos)}: {error}")
 
 
 def _faults(batch: Batch, chosen: Int64, claims: Int64) -> Bools:

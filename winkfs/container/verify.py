@@ -27,7 +27,7 @@ from winkformats.kv.scan import dead_bytes, scan_intact
 from winkformats.kv.sequence import KVSeq
 from winkformats.kv.superblock import read_superblock
 from winkfs.container.catalog import at_any, new_sorter, open_catalog
-from winkfs.container.checks import Extents, count_used, lost_rows, same_files, same_rows
+from winkfs.container.checks import Extents, count_used, described, lost_rows, same_files, same_rows
 from winkfs.container.gone import gone_of
 from winkfs.container.index import Index
 from winkfs.container.namesorter import NameSorter, RowCollector
@@ -270,13 +270,13 @@ class Check:
         ftype, full = rows.fields[:, 4], rows.size > 0
         wrong = (ftype < 0) | (ftype > 255) | ((ftype == FileType.DIR) & (rows.lsize != 0))
         for pos in rows.pos[wrong].tolist():
-            self._report.add(f"{self._name}: inode at byte {pos}: a type that cannot be")
+            self._report.add(f"{described(self._store, pos)}: a type that cannot be")
         if not self._store.settings.ao or not full.any():
             return
         mtimes, pos = rows.mtime[full], rows.pos[full]
         first = mtimes[0] if self._last_mtime is None else self._last_mtime
         for at in pos[np.diff(mtimes, prepend=first) < 0].tolist():
-            self._report.add(f"{self._name}: inode at byte {at}: mtime before its predecessor's")
+            self._report.add(f"{described(self._store, at)}: mtime before its predecessor's")
         self._last_mtime = int(mtimes[-1])
 
     # --- counters and derived files ---
