@@ -34,7 +34,7 @@ def install(wheel: Path, folder: Path) -> Path:
     own = folder / "bin/python"
     command: list[str | Path] = [own, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     constraints = ROOT / "packaging/constraints-dev.txt"
-    subprocess.run([*command, "-c", constraints, f"{wheel}[compress]", *TOOLS], check=True)
+    subprocess.run([*command, "-c", constraints, f"{wheel}[compress,cloud]", *TOOLS], check=True)
     return own
 
 
