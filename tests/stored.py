@@ -36,6 +36,18 @@ def files(path: str | Path, **how: Any) -> dict[str, bytes]:
         return {entry.name: entry.read() for entry in opened.scan()}
 
 
+def facts(path: str | Path) -> dict[str, tuple[Any, ...]]:
+    """Return all that a container has of its files, but what depends on the moment."""
+    with winkfs.open(path) as opened:
+        return {
+            entry.name: (
+                entry.read(), entry.mtime_ns, entry.ftype, entry.mode, entry.uid, entry.gid,
+                dict(entry.xattrs), entry.ranges(),
+            )
+            for entry in opened.scan()
+        }  # fmt: skip
+
+
 def names(path: str | Path, **how: Any) -> list[str]:
     """Return the names of all files, sorted."""
     with winkfs.open(path, **how) as opened:

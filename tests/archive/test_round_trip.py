@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import stored
 from commands import Run
 from trees import snapshot
-
-import winkfs
 
 KB = 1 << 10
 NANO = 10**9
@@ -56,18 +55,6 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def facts(base: str) -> dict[str, tuple[Any, ...]]:
-    """All that a container has of its files, but what depends on the moment."""
-    with winkfs.open(base) as c:
-        return {
-            entry.name: (
-                entry.read(), entry.mtime_ns, entry.ftype, entry.mode, entry.uid, entry.gid,
-                dict(entry.xattrs), entry.ranges(),
-            )
-            for entry in c.scan()
-        }  # fmt: skip
-
-
 def in_a_zip(found: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
     """What a zip file keeps of it: seconds, no owner, no attributes, no holes."""
     return {
@@ -88,15 +75,15 @@ def test_a_tree_comes_back_through_tar_and_zip(run: Run, tree: Path) -> None:
         lossy = "--zip" in command
         assert bool(done.err) == lossy and done.err.count("\n") <= 1, done.err
 
-    assert set(facts("a")) == set(whole)
+    assert set(stored.facts("a")) == set(whole)
     assert run("diff", "-c", tree, "a").out == b""
-    assert facts("b") == facts("a")  # a tar file keeps all of it
-    assert facts("a")["one"][6] == {b"user.a": b"\0\n\xff"}
-    assert len(facts("a")["holes"][7]) == 1 and facts("a")["holes"][7][0][1] < 64 * KB
+    assert stored.facts("b") == stored.facts("a")  # a tar file keeps all of it
+    assert stored.facts("a")["one"][6] == {b"user.a": b"\0\n\xff"}
+    assert len(stored.facts("a")["holes"][7]) == 1 and stored.facts("a")["holes"][7][0][1] < 64 * KB
 
-    seconds = {name: (*fact[:4], {}) for name, fact in in_a_zip(facts("b")).items()}
-    assert in_a_zip(facts("c")) == seconds
-    assert {fact[4:6] for fact in facts("c").values()} == {(os.geteuid(), os.getegid())}
+    seconds = {name: (*fact[:4], {}) for name, fact in in_a_zip(stored.facts("b")).items()}
+    assert in_a_zip(stored.facts("c")) == seconds
+    assert {fact[4:6] for fact in stored.facts("c").values()} == {(os.geteuid(), os.getegid())}
     # Hard links are files of their own: names and contents are equal, the inode is not.
     assert snapshot(Path("out"), second=True) == snapshot(tree, second=True)
     assert os.listxattr(Path("out/one")) == []

@@ -32,18 +32,6 @@ pytestmark = pytest.mark.on_disk
 KB = 1 << 10
 
 
-def facts(base: Path) -> dict[str, tuple[Any, ...]]:
-    """All that a container has of its files, but what depends on the moment."""
-    with winkfs.open(base) as c:
-        return {
-            entry.name: (
-                entry.read(), entry.mtime_ns, entry.ftype, entry.mode, entry.uid, entry.gid,
-                dict(entry.xattrs), entry.ranges(),
-            )
-            for entry in c.scan()
-        }  # fmt: skip
-
-
 @pytest.fixture
 def rich(tree: Path, tmp_path: Path) -> Path:
     """A container with all that a tar file can have."""
@@ -72,10 +60,12 @@ def test_a_tar_that_is_packed_again_is_the_same_container(rich: Path, tmp_path: 
     notes: list[Note] = []
     report = unpack(rich, tar=str(tmp_path / "c.tar"), note=notes.append)
     assert (notes, report.failed) == ([], 0)
-    assert report.bytes == sum(len(fact[0]) for fact in facts(rich).values() if fact[2] != LINK)
+    assert report.bytes == sum(
+        len(fact[0]) for fact in stored.facts(rich).values() if fact[2] != LINK
+    )
     pack(tmp_path / "c.tar", tmp_path / "again", note=notes.append)
     assert notes == []
-    assert facts(tmp_path / "again") == facts(rich)
+    assert stored.facts(tmp_path / "again") == stored.facts(rich)
     assert (tmp_path / "c.tar").stat().st_size % 10240 == 0
 
 
@@ -106,7 +96,7 @@ def test_damage_in_a_file_leaves_it_out_of_a_whole_archive(
     assert [note.name for note in notes] == [b"bad", b"l2"] and report.failed == 2
     pack(tmp_path / "c.tar", tmp_path / "again", note=notes.append)
     assert len(notes) == 2
-    assert set(facts(tmp_path / "again")) == {"a", "l0", "l1"}
+    assert set(stored.facts(tmp_path / "again")) == {"a", "l0", "l1"}
     report = unpack(base, zip=str(tmp_path / "c.zip"))
     assert report.failed == 2
     with zipfile.ZipFile(tmp_path / "c.zip") as file:

@@ -54,8 +54,11 @@ def test_changes_are_carried_out_and_printed(run: Run, tree: Path) -> None:
     assert run("sync", tree, "c", "--delete", "-v") == NOTHING
 
 
-def test_a_change_that_keeps_size_and_mtime_is_found(run: Run, tree: Path) -> None:
-    assert run("sync", tree, "c") == NOTHING
+@pytest.mark.parametrize("made", [("sync",), ("pack", "--shards", "2")])
+def test_a_change_that_keeps_size_and_mtime_is_found(
+    run: Run, tree: Path, made: tuple[str, ...]
+) -> None:
+    assert run(*made, tree, "c") == NOTHING
     path = tree / "docs/a.html"
     status = path.stat()
     path.write_bytes(b"<p>c</p>")

@@ -77,16 +77,6 @@ def test_a_data_set_becomes_equal_by_one_commit(run: Run, tree: Path, kind: str)
     assert winkfs.verify("set").problems == []
 
 
-def test_a_change_that_keeps_size_and_mtime_is_found(run: Run, tree: Path) -> None:
-    assert run("pack", tree, "set", "--shards", "2").status == 0
-    path = tree / "docs/a.html"
-    status = path.stat()
-    path.write_bytes(b"<p>c</p>")
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert run("sync", tree, "set", "-v").out == b"M docs/a.html\tcontent\n"
-    assert stored.read("set", "docs/a.html") == b"<p>c</p>"
-
-
 def test_what_others_have_put_since_is_compared_by_its_content(run: Run, tree: Path) -> None:
     assert run("pack", tree, "set", "--shards", "1").status == 0
     stat = stored.stat("set", "docs/a.html")

@@ -14,20 +14,13 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
 from winkformats.disk.schemes import is_far
-from winkfs.archive.compare import (
-    Change,
-    StoreSide,
-    what_is,
-)
-from winkfs.archive.items import (
-    Note,
-    Notes,
-)
+from winkfs.archive.compare import Change, StoreSide, what_is
+from winkfs.archive.items import Note, Notes
 from winkfs.archive.pack import scratch_of
 from winkfs.archive.packer import Packer, Progress
 from winkfs.archive.syncplan import NONE_REMOVED, Options, Origin, SyncReport, compared
@@ -45,14 +38,7 @@ from winkfs.names import DATA, base_of
 from winkfs.registry import kind_of
 from winkfs.remote import refuse_far
 
-if TYPE_CHECKING:
-    pass
-
-IN_THE_WAY: Final = "{} is in the place of this {}: --delete removes it"
-NONE_LEFT: Final = "the source is empty: --force removes all files"
-ITSELF: Final = "is the source, too: nothing is synced with itself"
 RECENT: Final = INT64  # a position that no file has
-Refused = Callable[[Change], Note | None]
 
 
 def target_at(path: str) -> Literal["container", "data set", "tree"]:

@@ -47,7 +47,6 @@ from winkfs.archive.sources import archive
 from winkfs.archive.tree import OwnFile, OwnFiles, OwnFolder, Tree
 from winkfs.archive.update import Stored, metadata_of, metadata_row
 from winkfs.container.container import Container
-from winkfs.container.ondisk.inode import INT64
 from winkfs.container.table import FileTable
 from winkfs.dataset.reading import DatasetReading
 from winkfs.entry import FileType
@@ -64,7 +63,6 @@ IN_THE_WAY: Final = "{} is in the place of this {}: --delete removes it"
 NONE_LEFT: Final = "the source is empty: --force removes all files"
 NONE_REMOVED: Final = Note(b"", "nothing is removed, because of these errors", False)
 ITSELF: Final = "is the source, too: nothing is synced with itself"
-RECENT: Final = INT64  # a position that no file has
 Refused = Callable[[Change], Note | None]
 
 

@@ -296,8 +296,7 @@ def _carry_out(
 
         def remove(paths: Iterable[bytes]) -> set[bytes]:
             """Remove files and directories -> those that are still there."""
-            stay = {path for path in paths if not sink.remove(path, path in work.removed_folders)}
-            return stay
+            return {path for path in paths if not sink.remove(path, path in work.removed_folders)}
 
         with run.ending(sink):
             stuck = remove(first)

@@ -281,7 +281,7 @@ class Unpacker:
                 return self._failed(entry.name, error)
         except FAILURES as error:
             return self._failed(entry.name, error)
-        self._flush()
+        self.flush()
         try:
             return self._put_at(entry, path)
         except FAILURES as error:
@@ -366,7 +366,7 @@ class Unpacker:
         """
         waiting = [*self._batch, *(self._syncing.batch if self._syncing else ())]
         if any(written.path == path for written in waiting):
-            self._flush()  # it may replace what is there
+            self.flush()  # it may replace what is there
         short = path.rpartition(b"/")[2]
         found = os.stat(short, dir_fd=parent, follow_symlinks=False)
         try:
@@ -542,8 +542,8 @@ class Unpacker:
             self._syncing = Syncing(batch, self._directories.root, mixed=self._directories.mixed)
             self._syncing.start()
 
-    def _flush(self) -> None:
-        """Sync all files that were written, and give them their names."""
+    def flush(self) -> None:
+        """Sync all files that were written, and give them their names. Raises OSError."""
         self._turn()
         self._name_synced()
 
@@ -628,7 +628,7 @@ class Unpacker:
     def finish(self) -> None:
         """Name all files, and give the directories their modes and times, the deepest first: a
         change below one would change its time, and its mode may forbid the change."""
-        self._flush()
+        self.flush()
         self._complete()
         with self._made as records:
             for record in records:
@@ -640,14 +640,10 @@ class Unpacker:
                     self._note(Note(path, what, True))
         self.abort()
 
-    def flush(self) -> None:
-        """Sync all files that were written, and give them their names. Raises OSError."""
-        self._flush()
-
     def settle(self) -> None:
         """Name the files that are whole, after an error: see `abort`."""
         with contextlib.suppress(OSError):
-            self._flush()
+            self.flush()
 
     def abort(self) -> None:
         """Drop the files that have no name."""
