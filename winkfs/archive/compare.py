@@ -529,9 +529,7 @@ class Listed:
         yield self.table
 
     def has_below(self, directory: bytes) -> bool:
-        start, rows = directory + b"/", self.table
-        at = bisect_left(range(len(rows)), start, key=rows.name)
-        return at < len(rows) and rows.name(at).startswith(start)
+        return self.table.has_below(directory)
 
     def xattrs(self, rows: FileTable) -> dict[bytes, Xattrs]:
         return {name: self._xattrs[name] for name in rows.names if name in self._xattrs}

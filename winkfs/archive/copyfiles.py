@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy as copy_object
 from dataclasses import dataclass, replace
@@ -193,8 +192,7 @@ def copy_some(
     try:
         plan.run(container, copied, progress, sync=sync)
     finally:
-        for name in ("files", "directories", "links", "bytes"):
-            setattr(report, name, getattr(report, name) + getattr(copied, name))
+        report.add_stored(copied)
 
 
 def joined_columns(schemas: Iterable[Mapping[str, str]]) -> dict[str, str]:
@@ -509,9 +507,7 @@ class _Side:
         return iter([self._plan.table])
 
     def has_below(self, directory: bytes) -> bool:
-        start, rows = directory + b"/", self._plan.table
-        at = bisect_left(range(len(rows)), start, key=rows.name)
-        return at < len(rows) and rows.name(at).startswith(start)
+        return self._plan.table.has_below(directory)
 
     def xattrs(self, rows: FileTable) -> dict[bytes, Xattrs]:
         return self._of(rows, StoreSide.xattrs)

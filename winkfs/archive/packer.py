@@ -103,6 +103,11 @@ class PackReport:
             self.files += files
             self.bytes += size
 
+    def add_stored(self, other: Any) -> None:
+        """Add what another report counts as stored."""
+        for name in ("files", "directories", "links", "bytes"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def count(self, noted: Note) -> None:
         """Count a file that was not packed as it is."""
         if noted.failed:

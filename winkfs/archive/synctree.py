@@ -320,8 +320,7 @@ def _carry_out(
             run.finish(sink)
         if origin.reader is not None:
             run.note_missing(choice)
-    for name in ("files", "directories", "links", "bytes"):
-        setattr(report, name, getattr(run.report, name))
+    report.add_stored(run.report)
 
 
 def _removals(work: Work, side: Side) -> tuple[list[bytes], list[bytes]]:

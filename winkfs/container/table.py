@@ -7,7 +7,7 @@ from files that are put in bulk (`namesorter`).
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -188,6 +188,12 @@ class FileTable:
         """The names of these files alone, concatenated."""
         ends, raw = self.joined
         return raw[ends[0] : ends[-1]]
+
+    def has_below(self, directory: bytes) -> bool:
+        """Return whether names are below a directory; the rows are in byte order of the names."""
+        start = directory + b"/"
+        at = bisect_left(range(len(self)), start, key=self.name)
+        return at < len(self) and self.name(at).startswith(start)
 
     def name(self, index: int) -> bytes:
         """Return one name."""

@@ -392,8 +392,7 @@ def _in_processes(job: _Job, units: list[tuple[int, str]]) -> list[ShardRecord]:
     common = job.transaction, job.source, job.settings, job.xattrs, job.stored is not None
     found = in_processes(_pack_unit, common, units, os.cpu_count() or 1, heard)
     for _, report in found:
-        for name in ("files", "directories", "links", "bytes"):
-            setattr(job.report, name, getattr(job.report, name) + getattr(report, name))
+        job.report.add_stored(report)
     return [record for record, _ in found]
 
 
