@@ -88,8 +88,9 @@ class Shard:
     def check(self, store: Store) -> None:
         """Raise StalePlan if an open container is not the one of the record."""
         contid, size, record = store.settings.contid, store.kv.end, self.record
-        # Of a file that was cut, the end is where its last sound entry ends.
-        right = max(size, store.synced) >= record.size if self.grows else size == record.size
+        # Of a file that was cut, the end is its size, or where the last sound entry ends.
+        there = store.kv.storage.size() if store.kv.truncated else size
+        right = there >= record.size if self.grows else size == record.size
         if contid == record.contid and right:
             return
         found = f"CONTID {record.contid:x}, {record.size} bytes; found {contid:x}, {size}"
