@@ -40,7 +40,7 @@ def names(base: Path) -> list[str]:
     return stored.names(base)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise SystemExit('over')", 1)]
@@ -91,7 +91,7 @@ ENDS = {
 }  # fmt: skip
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ENDS)
 def test_an_end_with_status_0(end: str, base: Path) -> None:
@@ -128,7 +128,7 @@ c.put("late", b"3")
     assert names(base) == ["late", "new", "old"]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["fork", "spawn", "os.fork"])
 def test_a_child_that_opened_a_writer_syncs_it(how: str, base: Path, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_verify_calls_them_sound(store: Path) -> None:
     assert winkfs.verify(store).problems == []
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 def test_walk_and_listdir_show_each_once(store: Path) -> None:
     with winkfs.open(store) as opened:
@@ -137,7 +137,7 @@ def test_walk_and_listdir_show_each_once(store: Path) -> None:
             opened.listdir("a/@file")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 def test_unpack_makes_each_once(store: Path, tmp_path: Path) -> None:
     notes: list[bytes] = []

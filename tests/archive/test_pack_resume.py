@@ -110,7 +110,7 @@ def test_only_what_is_missing_is_stored(tmp_path: Path, source: Path) -> None:
     check(tmp_path / "c", source, tmp_path / "out")
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [{"exclude": ["a"]}, {"include": ["b"]}, {"compress": "zstd"}, {"ao": True}],

@@ -28,7 +28,7 @@ def tar_of(tree: Path, path: Path, mode: str = "w") -> Path:
     return path
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 @pytest.mark.parametrize("ao", [False, True])
@@ -108,7 +108,7 @@ def test_tar_names_are_cleaned_and_those_that_climb_are_refused(
     assert (report.left_out, report.failed) == (2, 3)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
 @pytest.mark.parametrize("ao", [False, True])

@@ -79,7 +79,7 @@ def temporaries(out: Path) -> list[Path]:
     return list(out.rglob(".winkfs-*"))
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("proc", ["/proc/self/fd", "/nowhere"])
 @pytest.mark.parametrize(
     ("number", "least"), [(signal.SIGKILL, 1), (signal.SIGKILL, 130), (signal.SIGTERM, 70)]

@@ -93,6 +93,7 @@ SOME = "(select size from files, range(600))"
 COMPARED = f"select count(*) n from {SOME} a, {SOME} b, {SOME} c where a.size + b.size < c.size"
 
 
+@pytest.mark.long
 def test_a_long_query_can_be_interrupted(base: Path) -> None:
     for sql in ("select path from files, range(1000000000000)", f"select 1 union all {COMPARED}"):
         command = [*PROGRAM, "query", str(base), sql, "--csv"]

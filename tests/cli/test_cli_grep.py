@@ -69,7 +69,7 @@ def gnu(tree: Path, *args: str) -> tuple[int, list[bytes], str]:
     return done.returncode, lines, done.stderr.decode()
 
 
-@pytest.mark.few
+@pytest.mark.few(24)
 @pytest.mark.skipif(shutil.which("grep") is None, reason="needs grep")
 @pytest.mark.parametrize("kind", ["any", "without compiled code", "lines"])
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def assert_same(base, names, monkeypatch):
     return printed[0]
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_give_the_same_answers(kind, base, monkeypatch):

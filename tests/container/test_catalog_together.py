@@ -172,7 +172,7 @@ def chance() -> random.Random:
     return random.Random(7)
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("small", [1, 3, 64], indirect=True)
 @pytest.mark.parametrize("odd", [0, 3])

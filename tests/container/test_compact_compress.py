@@ -112,6 +112,7 @@ def test_an_empty_container(base: Path) -> None:
 # --- the dictionary ---
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_dictionary_is_trained_on_what_lives(base: Path) -> None:
     secret = b"this is the very secret password of all of them "

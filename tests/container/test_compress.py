@@ -92,7 +92,7 @@ def raw(files: dict[str, bytes]) -> dict[bytes, bytes]:
 # --- in and out ---
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("ao", [False, True])
 @pytest.mark.parametrize("way", PUTS)

@@ -333,6 +333,7 @@ def test_attributes_of_a_new_file_are_kept(base: Path) -> None:
     assert tree.files[b"a"].uid == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 def test_large_files_in_append_only(c: Container, base: Path) -> None:
     c.put("large", b"x" * 20_000_000, 30)

@@ -648,7 +648,7 @@ MANY = [pytest.param(state, 1100, marks=pytest.mark.slow)
         for state in ("written", "runs and behind", "column behind")]  # fmt: skip
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(("state", "count"), [*((state, 60) for state in STATES), *MANY])
 def test_answers_are_those_of_a_loop_whatever_the_catalog(

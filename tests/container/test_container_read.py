@@ -421,7 +421,7 @@ def test_scan_by_prefix(prefix: str | bytes, found: int, c: Container) -> None:
     assert len(list(c.scan(prefix=prefix))) == found
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", ["plain", "classic", "ao", "classic ao"])
 def test_scan_from_since_on_and_before_until(variant: str, base: Path) -> None:

@@ -172,7 +172,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_workers_read_through_the_handle_they_are_given(
     path: Path, method: str, tmp_path: Path

@@ -95,7 +95,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.usefixtures("path")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_copy_is_equal_in_order_and_in_fileids(kind: str) -> None:

@@ -162,7 +162,7 @@ def test_a_kill_loses_nothing_synced(program: str, variant: str, base: Path) -> 
         before = found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("variant", [{}, {"classic": True}, {"ao": True}])
 @pytest.mark.parametrize("index", ["of before", "none"])
 def test_kill_between_two_delflags(
@@ -313,7 +313,7 @@ def damages() -> dict[str, Callable[[Path, Path, str], None]]:
     }
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("damage", damages())
 def test_a_derived_file_that_is(damage: str, c: Path, made: Path) -> None:
     for suffix in suffixes(c):

@@ -177,7 +177,7 @@ def states(raw: bytes, part: slice) -> Iterator[tuple[str, bytes]]:
     yield from changed_sectors(raw)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("suffix", "ask", "part"),
     [

@@ -382,7 +382,7 @@ def steps(c: Container, ao: bool) -> list[tuple[Callable[[], object], dict[str, 
     return [*begin, *([] if ao else change), (c.sync, {}), (c.close, {})]
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.in_memory
 @pytest.mark.parametrize("for_good", [False, True], ids=["once", "for good"])

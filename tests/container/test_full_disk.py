@@ -181,7 +181,7 @@ def test_replacing_on_a_full_disk_keeps_the_old_file(
     life.goes_on()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_put_many_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     life.disk.fill(leave=700_000)
     files = {b"n%d" % i: b"%d " % i * 500 for i in range(800)}
@@ -299,7 +299,7 @@ def test_open_on_a_full_disk(life: Filled, container: Container, model: Model) -
         life.opens()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_reindex_on_a_full_disk(life: Filled, container: Container, model: Model) -> None:
     life.put_many({b"n%d" % i: b"%d" % i for i in range(200)})
     container.close()

@@ -103,7 +103,7 @@ def how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-@pytest.mark.few(6)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("how", ["replayed", "rebuilt", "classic"], indirect=True)
 def test_an_interrupted_verb_leaves_all_in_order(how: str, verb: str, base: Path) -> None:

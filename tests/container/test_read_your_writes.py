@@ -32,7 +32,7 @@ def fold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     shrink(monkeypatch, "the index", fold=request.param)
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("fold", [4, 1 << 16], ids=["new indexes", "in memory"], indirect=True)
 @pytest.mark.parametrize("which_path", ["compiled", "python"], indirect=True)

@@ -256,7 +256,7 @@ BROKEN: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.in_memory
 @pytest.mark.parametrize("what", BROKEN)
 def test_no_zeros_are_content_after_a_repair_that_was_killed(

@@ -446,7 +446,7 @@ def test_damage_and_a_lost_index(suffix: str, made: Path, tree: Tree, base: Path
             assert any(f"at byte {pos}" in note for note in container.notes)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 def test_a_data_file_cut_short(made: Path, tree: Tree, base: Path) -> None:
     """A reader has the intact part and says so; a writer refuses."""

@@ -64,6 +64,7 @@ def first(n: int) -> set[str]:
 # --- a copy ---
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("small", [0, manifest.CHECKPOINT_BYTES])
 def test_damage_of_one_file_costs_nothing_and_is_reported(
     root: str, monkeypatch: pytest.MonkeyPatch, small: int

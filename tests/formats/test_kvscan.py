@@ -189,7 +189,7 @@ def huge(request, tmp_path):
         yield storage, code, size
 
 
-@pytest.mark.few
+@pytest.mark.few(1)
 @pytest.mark.slow
 def test_an_entry_larger_than_64_mib_is_handed_out_by_its_head(huge):
     storage, code, size = huge

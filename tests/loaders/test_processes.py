@@ -73,6 +73,7 @@ def test_workers_on_object_storage(bucket: str, tmp_path: Path, cache: Path, con
     assert paths(stream) == expected
 
 
+@pytest.mark.long
 def test_two_runs_share_a_cache(bucket: str, tmp_path: Path, cache: Path) -> None:
     winkfs.push(numbered(tmp_path / "c", 40, 5000), f"{bucket}/shared")
     code = (

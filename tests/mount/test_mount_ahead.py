@@ -266,6 +266,7 @@ def test_a_server_that_is_killed_while_it_pushes_hangs_no_reader(
             reader.wait(30)
 
 
+@pytest.mark.few(1)
 @pytest.mark.mount
 @pytest.mark.parametrize("seconds", [0.02, 0.06])
 def test_a_server_that_is_ended_while_it_pushes_hangs_no_reader(

@@ -72,6 +72,7 @@ def test_mount_fuse_is_enough(private: Private, command: str, shown: str) -> Non
     )
 
 
+@pytest.mark.long
 @pytest.mark.mount
 def test_line_in_fstab_for_a_data_set(installed: Private) -> None:
     data_sets.add(installed.directory / "set", {"f": b"old\n"})
@@ -82,6 +83,7 @@ def test_line_in_fstab_for_a_data_set(installed: Private) -> None:
     assert done.stdout.startswith("old\n")
 
 
+@pytest.mark.few(1)
 @pytest.mark.mount
 @pytest.mark.parametrize("kind", ["winkfs", "fuse.winkfs"])
 def test_line_in_fstab(installed: Private, kind: str) -> None:

@@ -210,7 +210,7 @@ def is_text(name: bytes) -> bool:
     return name.isascii()
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 3])
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def by_numbers(numbers: Numbers) -> dict[bytes, Attr]:
     return found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("later", [0, 3, 40])
 def test_numbers_agree_with_the_source(

@@ -42,7 +42,7 @@ def reads(place: Path) -> int:
     return int(json.loads(os.getxattr(place, "user.memory.status"))["reads"])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 def test_contents_and_attributes(place: Path) -> None:
     names = sorted(os.listdir(place / "many"))
     assert names == [f"file-{i:04}" for i in range(3000)]

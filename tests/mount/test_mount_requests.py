@@ -35,6 +35,7 @@ def unpack(path: Path) -> None:
     assert path.stat().st_mtime_ns == 5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("work", "wanted"),
     [

@@ -79,6 +79,7 @@ def lines_of(writer: str) -> list[str]:
     return [f"{writer} {i:04} {'x' * (i % 70)}" for i in range(300)]
 
 
+@pytest.mark.few(1)
 def test_appenders_lose_no_line(base: str) -> None:
     """To one log, and each to a log of its own; in an append-only container, too."""
     with mounted(base, "-o", "sync_every=0.1") as there:

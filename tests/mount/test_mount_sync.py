@@ -284,7 +284,7 @@ print(len(open(sys.argv[1], "rb", buffering=0).read()))
 """
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @not_by_libfuse("keeps who waits for a read until it is done")
 @pytest.mark.parametrize(
     "options",

@@ -140,7 +140,7 @@ def answers(c: winkfs.Container) -> dict[str, Any]:
     }
 
 
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 @pytest.mark.parametrize("make", KINDS)
 def test_the_answers_are_those_of_the_files_here(
     store: ObjectStore, tmp_path: Path, make: Make
@@ -182,7 +182,7 @@ def test_a_data_set_is_read(store: ObjectStore, tmp_path: Path) -> None:
     assert report.problems == [] and report.files == 900
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.parametrize("lost", [".cat", ".idx", ".time"])
 @pytest.mark.parametrize("make", [changed, append_only])
 def test_derived_objects_need_not_be_there(
@@ -265,7 +265,7 @@ def long_names(base: Path) -> None:
         c.put_many((f"{i:03} plain", b"%d" % i, i) for i in range(200))
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("make", "compiled"),
     [(plain, False), *((make, True) for make in (changed, typed, compressed, large, long_names))],

@@ -215,6 +215,7 @@ class Fault:
             raise self.error
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("hook", ["failing", "lost"])
 def test_each_request_can_fail(
     store: ObjectStore, base: Path, hook: str, monkeypatch: pytest.MonkeyPatch

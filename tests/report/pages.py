@@ -21,12 +21,14 @@ def make(base: Path) -> Path:
     """Make a container with columns, dead entries, odd names and compressed contents."""
     columns = {"lang": "string", "score": "float64", "day": "date"}
     with winkfs.create(base, compress="zstd", columns=columns) as made:
-        for number in range(600):
-            folder = f"{'abcdef'[number % 6]}/{number % 13}/{number % 4}"
-            kind = ("html", "JPG", "txt", "7", "tar.gz")[number % 5]
+        kinds = ("html", "JPG", "txt", "7", "tar.gz")
+        names = [
+            f"{'abcdef'[n % 6]}/{n % 13}/{n % 4}/{n}.{kinds[n % len(kinds)]}" for n in range(600)
+        ]
+        for number, name in enumerate(names):
             lang = ("de", "en", None)[number % 3]
             made.put(
-                f"{folder}/{number}.{kind}",
+                name,
                 b"some words, and others. " * (number % 97),
                 mtime=NOW - number**3,
                 columns={"lang": lang, "score": number / 7},
@@ -35,8 +37,7 @@ def make(base: Path) -> Path:
             made.put(name, bytes(5000 + 900 * number), mtime=NOW + 5)
         made.sync()
         for number in range(0, 600, 3):
-            name = next(made.names(f"*/{number}.*"))
-            made.put(name, b"anew " * (number % 50), mtime=NOW - number)
+            made.put(names[number], b"anew " * (number % 50), mtime=NOW - number)
     winkfs.reindex(base)
     return base
 

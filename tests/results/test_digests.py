@@ -289,6 +289,7 @@ def changed(raw: bytes, part: slice) -> Iterator[tuple[str, bytes]]:
         yield f"sector {at} doubled", raw[: at + 512] + sector + raw[at + 1024 :]
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("one_by_one", [True, False])
 def test_a_damaged_index_never_reports_an_absent_path(

@@ -19,7 +19,7 @@ LIVES = {
 COPIES = 9
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", LIVES)
 def test_a_copy_of_a_container_in_use_loses_no_file_silently(

@@ -17,7 +17,7 @@ STATES = {"plain": 60, "chains": 30, "ao": 30, "data set": 25, "digest set": 30,
 SOAK = 3750  # 20,000 states of all kinds
 
 
-@pytest.mark.few
+@pytest.mark.few(3)
 @pytest.mark.soak
 @pytest.mark.parametrize("derived", [True, False], ids=["whole", "without derived files"])
 @pytest.mark.parametrize("kind", STATES)

@@ -578,7 +578,7 @@ def check_image(
     assert not verified or sound(image, verb.paths) == [], where
 
 
-@pytest.mark.few(7)
+@pytest.mark.few(5)
 @pytest.mark.soak
 @pytest.mark.parametrize("name", VERBS)
 def test_a_verb_that_was_stopped_is_run_again(

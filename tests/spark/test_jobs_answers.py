@@ -276,6 +276,7 @@ def test_an_order_is_that_of_a_stable_sort(
     ("split(path, '/')[0]", lambda f: f.name.decode("utf-8", "backslashreplace").split("/")[0]),
     ("double(size % 7) * -0.0", lambda f: 0),
 ])  # fmt: skip
+@pytest.mark.few(1)
 def test_groups_are_whole_and_none_is_cut_by_a_partition(
     spark: SparkSession,
     source: Path,
@@ -394,6 +395,7 @@ def content_of(target: Path) -> dict[bytes, tuple[bytes, int, int]]:
         return {os.fsencode(e.name): (e.read(), e.mtime_ns, e.ftype) for e in found.scan()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("least", [0, 100])
 def test_exact_doubles_are_those_of_a_plain_loop(
     spark: SparkSession, source: Path, files: list[File], tmp_path: Path, least: int
@@ -437,6 +439,7 @@ def edited_pages(number: int) -> list[File]:
     return [File(b"%d.html" % i, pages[i], at * 10**9) for at, i in enumerate(order)]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("threshold", [0.7, 0.8, 0.9])
 def test_near_doubles_are_similar_and_few_are_missed(
@@ -458,6 +461,7 @@ def test_near_doubles_are_similar_and_few_are_missed(
     assert len(doubles & set(found)) >= 0.95 * len(doubles) > 20
 
 
+@pytest.mark.long
 def test_a_chain_of_small_changes_deletes_no_dissimilar_document(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -584,6 +588,7 @@ def test_relative_paths_resolve_at_the_driver_sites_are_counted(
     assert sum(row["files"] for row in found["prefixes"]) == 100
 
 
+@pytest.mark.long
 def test_an_empty_data_set_has_no_answers_and_no_errors(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def files_in(folder: Path, names: Sequence[str]) -> list[str]:
     return [str(folder / f"{name}.warc") for name in names]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("runs", [["123"], ["321"], ["1", "2", "3"], ["3", "21"], ["2", "31"]])
 def test_all_captures_are_kept_and_the_newest_has_the_plain_name(
     spark: SparkSession, tmp_path: Path, runs: list[str]

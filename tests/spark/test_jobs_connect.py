@@ -101,6 +101,7 @@ def test_ingest_reads_once_and_keeps_captures(remote: Any, tmp_path: Path) -> No
     assert os.listdir(tmp_path / "d" / "_pending") == []
 
 
+@pytest.mark.long
 def test_compaction_keeps_the_files(remote: Any, tmp_path: Path) -> None:
     for number in range(4):
         with create(tmp_path / "d") as out:

@@ -124,6 +124,7 @@ def test_upsert_keeps_the_metadata_of_unchanged_content(spark: SparkSession, roo
         assert stat.mtime_ns == 10**18 + 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("verb", "name", "refused"), [("put", "d/01", True), ("delete", "d/01", True),
                                   ("put", "d/02", False)],

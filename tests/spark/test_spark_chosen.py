@@ -68,6 +68,7 @@ def test_tasks_choose_what_a_loop_would(kinds: Kinds, kind: str, what: str) -> N
         assert {type(piece) for piece in pieces(kinds[kind], **options)} == {Chosen}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["columns", "ao", "dataset"])
 def test_the_rows_are_in_the_order_of_before(
     kinds: Kinds, kind: str, monkeypatch: pytest.MonkeyPatch  # noqa: F811

@@ -100,6 +100,7 @@ def test_what_is_written_is_there_once(spark_on: Spark, root: Path) -> None:
     assert stored(root) == expected(range(300, 400))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 def test_a_relative_path_is_that_of_the_driver(spark_on: Spark) -> None:
     """Executors have folders of their own to run in."""

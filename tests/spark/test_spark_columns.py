@@ -204,6 +204,7 @@ def test_where_chooses_what_a_filter_of_spark_does(
     assert_read(both, read(whole.where(f"({question}) and path like 'd1/%' and size >= 2")))
 
 
+@pytest.mark.long
 def test_where_takes_names_as_the_column_path_has_them(spark: SparkSession, tmp_path: Path) -> None:
     names = ["a\udcff1", "a\\xff1", "a\\b", "a'\u00e4"]
     with winkfs.create(tmp_path / "c", columns={"lang": "string"}) as c:
@@ -327,6 +328,7 @@ def test_an_empty_frame_has_its_columns(spark: SparkSession, root: Path) -> None
     assert winkfs.verify(root).problems == []
 
 
+@pytest.mark.long
 def test_a_stream_shows_columns_and_writes_them(spark: SparkSession, tmp_path: Path) -> None:
     source, root = tmp_path / "log", tmp_path / "set"
     made = ((f"f{i:04d}", b"x", 1e9 + i, values(i)) for i in range(60))

@@ -225,6 +225,7 @@ def test_spark_runs_with_the_python_of_the_script(base: Path, tmp_path: Path) ->
     assert found in done.stdout, done.stderr[-2000:]
 
 
+@pytest.mark.long
 @pytest.mark.in_memory
 def test_thousands_of_files_that_a_filter_skips(spark: SparkSession, tmp_path: Path) -> None:
     """Of a task with all of them the JVM would need more than its stack."""

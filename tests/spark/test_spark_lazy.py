@@ -110,6 +110,7 @@ def test_a_container_that_was_replaced_is_a_stale_plan(tmp_path: Path) -> None:
         list(fetch(iter([columns])))
 
 
+@pytest.mark.long
 def test_the_same_rows_as_of_an_eager_read(spark: SparkSession, kinds: Kinds) -> None:
     paths = [kinds["dataset"], kinds["changed"]]
     frame = winkfs.spark.read(spark, paths, content="lazy", mode="permissive")

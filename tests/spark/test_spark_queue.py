@@ -184,6 +184,7 @@ def test_wrong_options_end_a_query(
     assert answer in str(error.value)
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_another_source_is_refused(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
@@ -301,6 +302,7 @@ def test_a_stream_takes_each_message_once_beside_other_consumers(
     assert there.items() <= found.items() and len(there) < len(found)
 
 
+@pytest.mark.long
 def test_rows_while_others_push_and_pop(spark: SparkSession, path: Path) -> None:
     with others(path) as end:
         for _ in range(5):

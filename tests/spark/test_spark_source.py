@@ -92,6 +92,7 @@ def test_orders_hold_over_all_tasks(kinds: Kinds, kind: str, order: str) -> None
     assert keys == sorted(keys)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_listing_without_contents(kinds: Kinds, kind: str) -> None:
     wanted = {name: (f.size, f.mtime_ns) for name, f in documents(kinds[kind]).items()}
@@ -494,6 +495,7 @@ def test_damage_ends_the_job_under_failfast(damaged: Path) -> None:
         read(damaged)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", ["offset", "path"])
 def test_damage_is_a_row_with_the_reason_under_permissive(damaged: Path, order: str) -> None:
     rows = read(damaged, WITH_ERROR, mode="permissive", orderBy=order, batchBytes="30k")
@@ -506,6 +508,7 @@ def test_damage_is_a_row_with_the_reason_under_permissive(damaged: Path, order: 
     assert good == _sane(damaged)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("order", ["offset", "path"])
 def test_damage_is_left_out_under_dropmalformed(damaged: Path, order: str) -> None:
     rows = read(damaged, WITH_ERROR, mode="DROPMALFORMED", orderBy=order)
@@ -588,6 +591,7 @@ def test_documents_over_the_limit(kinds: Kinds) -> None:
     assert len(read(path, "path string", maxContentBytes=1_000_000)) == len(documents(path))
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("order", ["offset", "path"])
 @pytest.mark.parametrize("mode", ["PERMISSIVE", "DROPMALFORMED"])
 def test_a_listing_has_the_rows_of_a_read_with_contents(
@@ -639,6 +643,7 @@ def _replaced(root: Path, files: int) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_a_task_is_not_sent_what_is_hidden_elsewhere(tmp_path: Path) -> None:
     """As `hidden` is, all tasks together have it once, however many there are."""
     root = _replaced(tmp_path / "set", 40_000)
@@ -816,6 +821,7 @@ def _resident(files: list[Path]) -> int:
 # --- in Spark ---
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["changed", "classic", "dataset"])
 def test_spark_finds_what_a_loop_finds(spark: SparkSession, kinds: Kinds, kind: str) -> None:
     frame = spark.read.format("winkfs").option("splitBytes", "500k").load(str(kinds[kind]))
@@ -857,6 +863,7 @@ def test_a_schema_of_the_user_chooses_columns(spark: SparkSession, kinds: Kinds)
     }
 
 
+@pytest.mark.long
 def test_filters_and_unions_on_one_load_do_not_leak(spark: SparkSession, kinds: Kinds) -> None:
     """Spark to 4.3 shares what is pushed down among all scans of a load: so nothing is."""
     frame = spark.read.format("winkfs").load(str(kinds["dataset"]))

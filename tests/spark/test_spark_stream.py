@@ -124,6 +124,7 @@ def test_batches_keep_the_limit_and_go_on_from_the_checkpoint(
     assert stored.files(tmp_path / "copy") == chosen
 
 
+@pytest.mark.long
 def test_latest_begins_with_what_comes(spark: SparkSession, tmp_path: Path) -> None:
     source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
     log(source, 0, 10)
@@ -144,6 +145,7 @@ with winkfs.open(sys.argv[1], "a") as container:
 """
 
 
+@pytest.mark.long
 def test_a_tail_follows_another_process_into_two_queries(
     spark: SparkSession, tmp_path: Path
 ) -> None:

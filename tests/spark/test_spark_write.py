@@ -97,6 +97,7 @@ def test_rows_become_files_with_the_values_of_their_columns(root: Path) -> None:
     assert not winkfs.verify(root).problems
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("ao", ["true", "false"])
 def test_contents_are_compressed_where_that_is_asked_for(root: Path, ao: str) -> None:
     files = {f"{i:03}": document(i) for i in range(200)} | {"random": os.urandom(3000)}
@@ -128,6 +129,7 @@ def test_what_a_data_set_is_compressed_with_goes_for_the_sink(root: Path) -> Non
     assert not winkfs.verify(root).problems
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("large", [False, True])
 def test_slices_of_arrow_buffers_are_cut_where_they_begin(root: Path, large: bool) -> None:
     text, data = (pa.large_string(), pa.large_binary()) if large else (pa.string(), pa.binary())
@@ -269,6 +271,7 @@ def test_a_full_shard_is_followed_by_another(root: Path) -> None:
     assert stored.files(root) == rows
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("memory", [1 << 30, 1])  # 1: through the scratch file
 def test_append_only_shards_are_in_order_of_mtime(
     memory: int, root: Path, monkeypatch: pytest.MonkeyPatch

@@ -45,7 +45,7 @@ def test_an_exception_in_a_with_block_loses_nothing(
     assert content(str(tmp_path / variant)) == ADDED
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "sys.exit(0)", "raise ValueError"])
 def test_a_process_that_ends_without_close_loses_nothing(end: str, tmp_path: Path) -> None:

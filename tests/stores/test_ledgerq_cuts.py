@@ -13,6 +13,7 @@ from winkfs.stores.ledgerq import Queue
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.few(2)
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:

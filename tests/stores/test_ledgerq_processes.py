@@ -198,6 +198,7 @@ def test_a_child_forked_in_line_has_no_place(path: Path) -> None:
         os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_busy_processes_keep_a_third_waiting_for_a_short_time(path: Path) -> None:
     """Counted in messages that they push meanwhile: the machine may be busy, too."""

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 IMAGES = {"plain": 240, "checked": 80, "v1": 240}
 
 
+@pytest.mark.few(2)
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_image_has_what_was_acknowledged(kind: str, seed: int, soak: bool) -> None:

@@ -17,6 +17,7 @@ from winkfs.stores.ringpage.ring import Ring, create
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.few(2)
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", VARIANTS)
 def test_every_image_has_what_was_synced(kind: str, seed: int, soak: bool) -> None:

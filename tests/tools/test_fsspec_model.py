@@ -126,7 +126,7 @@ def check(fs: Any, model: Model) -> None:
     assert fs.glob("*/*") == sorted(path for path in both if path.count("/") == 1)
 
 
-@pytest.mark.few
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("start", range(3))

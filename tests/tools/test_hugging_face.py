@@ -132,6 +132,7 @@ def answers() -> list[Any]:
         return [json.loads(line) for line in run_program("".join(code), folder).splitlines()]
 
 
+@pytest.mark.long
 def test_urls(answers: list[Any]) -> None:
     """If the last assertion fails, docs/tools.md can have both forms for streams."""
     for found in answers[:2]:

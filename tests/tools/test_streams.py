@@ -127,6 +127,7 @@ def test_pandas_takes_a_reader(c: winkfs.Reader) -> None:
 # --- Dask ---
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 def test_dask_takes_parts(c: winkfs.Reader) -> None:
     dd = pytest.importorskip("dask.dataframe")
