@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from winkfs.errors import FormatError as FormatError
     from winkfs.errors import IsDirectory as IsDirectory
     from winkfs.errors import Locked as Locked
+    from winkfs.errors import LostShard as LostShard
     from winkfs.errors import NameTooLong as NameTooLong
     from winkfs.errors import NoSuchFile as NoSuchFile
     from winkfs.errors import NoSuchKey as NoSuchKey
@@ -72,6 +73,7 @@ _HOMES = {
     "FormatError": "errors",
     "IsDirectory": "errors",
     "Locked": "errors",
+    "LostShard": "errors",
     "NameTooLong": "errors",
     "NoSuchFile": "errors",
     "NoSuchKey": "errors",

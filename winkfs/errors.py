@@ -118,6 +118,16 @@ class StalePlan(Refusal):
     number = errno.ESTALE
 
 
+class LostShard(StalePlan, CorruptError):
+    """A shard that the newest generation has is missing, cut short or damaged: its files cannot be
+    read. To a pass over all files it is damage, and costs only them; to a plan it has changed."""
+
+    def __init__(self, message: str, filename: str, *, number: int | None = None) -> None:
+        OSError.__init__(self, number or self.number, message)
+        self.filename = self.file = filename
+        self.what, self.offset, self.expected, self.found = message, 0, None, None
+
+
 class DatasetConflict(Refusal):
     """Another commit came first: files to be removed are gone, or columns conflict."""
 

@@ -215,6 +215,7 @@ def shallow(
     """
     top = prefix.rfind(b"/") + 1
     nesting, owner = Nesting(top, depth), owner_of(reader)
+    problem = problem and _each_once(problem)
     options: dict[str, Any] = {"times": times, "where": where, "columns": columns}
     found = from_catalogs(reader, prefix, problem, **options, at_once=at_once)
     jumps = depth is not None and found is not None and _begins_cheaply(reader)
@@ -231,6 +232,18 @@ def shallow(
             start = after(last[: at + 1]) or b""
             again = from_catalogs(reader, prefix, problem, **options, start=start, at_once=at_once)
             left = again or iter(())
+
+
+def _each_once(problem: Problem) -> Problem:
+    """Return a callback that passes on each damage once: a listing may begin several times."""
+    known = set[str]()
+
+    def report(error: CorruptError) -> None:
+        if str(error) not in known:
+            known.add(str(error))
+            problem(error)
+
+    return report
 
 
 def _begins_cheaply(reader: Reader) -> bool:

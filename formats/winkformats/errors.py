@@ -44,7 +44,10 @@ class DerivedDamage(CorruptError):
 
 def raise_it(error: Exception) -> NoReturn:
     """Raise the error: a `problem` callback for callers that stop at the first one."""
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # else its traceback would keep itself, and the open files of its frames
 
 
 class DamagedRange(CorruptError):

@@ -217,3 +217,9 @@ def test_cp_changes_only_metadata_of_what_is_there(run: Run, tree: Path) -> None
     assert run("diff", "a", "b", "-c") == NOTHING
     assert winkfs.verify("b").problems == []
     assert run("cp", "a", "b", "-v") == NOTHING
+
+
+def test_an_empty_data_set_makes_an_empty_container(run: Run) -> None:
+    assert run("dataset", "create", "set").status == 0
+    assert run("sync", "set", "made") == NOTHING
+    assert stored.names("made") == []

@@ -720,6 +720,7 @@ def test_closing_without_changes_changes_nothing(base: Path) -> None:
         ("Busy", RuntimeError), ("Closed", ValueError), ("CorruptError", ValueError),
         ("DamageWarning", UserWarning), ("DatasetConflict", OSError),
         ("FileExists", FileExistsError), ("FormatError", ValueError), ("Locked", BlockingIOError),
+        ("LostShard", OSError),
         ("NameTooLong", OSError), ("NoSuchFile", FileNotFoundError),
         ("NotAllowed", PermissionError), ("NotDirectory", NotADirectoryError),
         ("ReadOnly", OSError), ("StalePlan", OSError),

@@ -39,7 +39,7 @@ from winkfs.container.store import Store
 from winkfs.dataset.folder import Folder
 from winkfs.dataset.manifest import PENDING, Log, is_dataset, root_of
 from winkfs.dataset.records import ShardRecord
-from winkfs.dataset.shard import survey
+from winkfs.dataset.shard import Shard, survey
 from winkfs.errors import FileExists, NoSuchFile, Refusal, StalePlan
 from winkfs.names import DATA, DERIVED, MANIFESTS, PARTIAL, base_of
 from winkfs.registry import kind_of
@@ -404,13 +404,16 @@ class _DatasetBackup(Copying):
                 raise FileExists(what, self._dest)
 
     def _shard(self, record: ShardRecord) -> None:
-        """Copy the missing files of a shard, the data file last."""
+        """Copy the missing files of a shard, the data file last. Raises LostShard."""
         job, name = record.path.split("/")
         make_directory(f"{self._dest}/{job}")
         with directory_of(self.base).subdirectory(job) as source:
             target = directory_of(f"{self._dest}/{job}")
             if target.exists(name + DATA):
                 return
+            shard = Shard(f"{self.base}/{record.path}", record)
+            with shard.pass_over():
+                shard.open(load=False).abandon()
             if source.exists("_job") and not target.exists("_job"):
                 target.create_new("_job").close()
             for suffix in (*DERIVED, DATA):

@@ -34,7 +34,7 @@ from winkfs.dataset.reading import Handles
 from winkfs.dataset.shardwriter import ShardWriter
 from winkfs.dataset.snapshot import Snapshot, snapshot
 from winkfs.dataset.transaction import begun
-from winkfs.errors import NoSuchFile, NotAllowed, Refusal
+from winkfs.errors import LostShard, NoSuchFile, NotAllowed, Refusal
 from winkfs.names import DATA, Name, base_of, chooser, excluder, to_bytes, to_str
 from winkfs.reader import Reader
 from winkfs.registry import kind_of
@@ -226,26 +226,40 @@ class Source:
         self.snapshot: Snapshot = snapshot(base)
         self._handles = Handles(self.snapshot.shards)
         self.columns = self.snapshot.columns
+        self._lost: dict[int, str] = {}
 
     @property
     def parts(self) -> Iterator[Part]:
-        """Yield the shards, the winner last; the container of one is valid until the next."""
+        """Yield the shards that can be opened, the winner last; the container of one is valid until
+        the next."""
         for number in self._handles.coming(range(len(self.snapshot.shards))):
             shard = self.snapshot.shards[number]
-            if shard.files:
+            if shard.files and self._opens(number):
                 yield Part(self, number, shard.hidden)
 
     def container(self, number: int) -> Container:
         return self._handles.container(number)
 
+    def _opens(self, number: int) -> bool:
+        try:
+            self.container(number)
+        except LostShard as error:
+            self._lost[number] = str(error)
+        return number not in self._lost
+
     @property
     def newest(self) -> Container | None:
         """The shard whose variant a new container has; None: an empty data set."""
-        count = len(self.snapshot.shards)
-        return self.container(count - 1) if count else None
+        numbers = reversed(range(len(self.snapshot.shards)))
+        return next((self.container(number) for number in numbers if self._opens(number)), None)
+
+    @property
+    def lost_files(self) -> int:
+        """Number of files of shards that could not be opened."""
+        return sum(self.snapshot.shards[number].files for number in self._lost)
 
     def problems(self) -> list[str]:
-        return self._handles.problems()
+        return [*self._lost.values(), *self._handles.problems()]
 
     def close(self) -> None:
         self._handles.close()

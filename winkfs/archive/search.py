@@ -466,7 +466,7 @@ def parts_of(
         query = Query.of_prefix(prefix, where=condition)
         for shard in reader.shards_now():
             try:
-                with shard.open() as store:
+                with shard.pass_over(), shard.open() as store:
                     found = all_rows(store, contextlib.nullcontext(), problem, query)
                     rows = kept(r.take(~among(r.pos, shard.hidden)) for r in found)
             except CorruptError as error:

@@ -180,7 +180,7 @@ def _into_containers(
             adopt_dictionary(container, source)
             plan.part_of(group.rows).run(container, report, progress, sync=False)
             container.save_catalog()
-            Mark(mark, report.failed - before, 0).keep(container)
+            Mark(mark, report.failed - before + source.lost_files, 0).keep(container)
         if made:
             made(one)
 
@@ -337,5 +337,7 @@ def _write_shards(
                 plan.part_of(np.sort(rows)).run(writer.container, report, progress, sync=False)
                 records.append(writer.finish())
         files = report.files + report.directories + report.links
-        metrics = {SPLIT: {"root": mark, "files": files, "failed": report.failed}}
+        metrics = {
+            SPLIT: {"root": mark, "files": files, "failed": report.failed + source.lost_files}
+        }
         transaction.commit(records, metrics=metrics)

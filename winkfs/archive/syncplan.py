@@ -292,7 +292,7 @@ class Origin:
         from winkfs.archive.copyfiles import like
 
         copied = self._copied()
-        return {} if copied is None else {"compress": like(copied, {})["compress"]}
+        return {} if copied is None else {"compress": like(copied, {}).get("compress")}
 
     def adopt(self, container: Container) -> None:
         """Compress contents with the dictionary of the container that is copied."""

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from winkformats.arrays import Bools, Int64
-from winkformats.errors import CorruptError
+from winkformats.errors import CorruptError, FormatError
 from winkfs.arrow import arrays
 from winkfs.arrow.pieces import POS_BITS, Named, Piece, Recorded, batch_ranges
-from winkfs.arrow.rows import PieceSource
+from winkfs.arrow.rows import PieceSource, lost
 from winkfs.container.table import FileTable
 from winkfs.dataset.shard import tombstones
 from winkfs.entry import DEFAULT_MODES
-from winkfs.errors import Refusal
+from winkfs.errors import Refusal, StalePlan
 from winkfs.names import MARK, to_path
 from winkfs.units import MICRO
 
@@ -75,7 +75,14 @@ def batches(reading: Reading, pieces: Iterable[Piece]) -> Iterator[pa.RecordBatc
         if piece.gone:
             yield from _gone(reading, piece)
             continue
-        with OpenPiece(reading, piece) as opened:
+        try:
+            source = OpenPiece(reading, piece)
+        except (FormatError, StalePlan) as error:
+            if reading.problem is None:
+                raise
+            reading.problem(str(lost(piece, error)))
+            continue
+        with source as opened:
             yield from opened.batches()
 
 

@@ -50,7 +50,7 @@ from winkfs.container.survey import MAX_BATCH_ENTRY, Inodes, files_at
 from winkfs.container.table import BY_INODE, EMPTY, FileTable
 from winkfs.dataset.records import ShardRecord
 from winkfs.dataset.shard import NOTHING, Shard
-from winkfs.errors import DerivedDamage, StalePlan
+from winkfs.errors import DerivedDamage, LostShard, StalePlan
 
 # Bytes between two entries that one read covers; a smaller gap is tried if it reads too much.
 MAX_GAPS: Final = (64 << 10, 4 << 10, 0)
@@ -393,11 +393,27 @@ def _ignored(error: CorruptError) -> None:
     """Ignore a damaged inode, whose name is unknown."""
 
 
+def _shard_of(piece: Piece) -> Shard:
+    path = "/".join(piece.base.split("/")[-2:])  # below a data set
+    return Shard(piece.base, ShardRecord(path, piece.contid, piece.size), grows=piece.grows)
+
+
+def lost(piece: Piece, error: Exception) -> LostShard:
+    """Return the damage because of which a piece could not be opened. Raises the error if that is
+    no damage: see `Shard.pass_over`."""
+    shard = _shard_of(piece)
+    try:
+        with shard.pass_over():
+            shard.open(load=False).abandon()
+    except LostShard as found:
+        return found
+    raise error
+
+
 def open_planned(piece: Piece, *, load: bool = False) -> Store:
     """Open a container; load: with its index. Raises StalePlan if it is not that of the plan."""
-    record = ShardRecord(piece.base, piece.contid, piece.size)
     try:
-        return Shard(piece.base, record, grows=piece.grows).open(load=load, mapped=True)
+        return _shard_of(piece).open(load=load, mapped=True)
     except StalePlan as error:
         raise StalePlan(f"{error.strerror}; call load() again", piece.base) from None
 

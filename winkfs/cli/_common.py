@@ -210,6 +210,16 @@ def warn(line: str) -> None:
     print(f"winkfs: {printable(line)}", file=sys.stderr)
 
 
+def warn_once(line: str) -> None:
+    """Print one line on standard error, unless the command has printed it: several passes, and the
+    store, may report one place."""
+    context = click.get_current_context(silent=True)
+    printed: set[str] = set() if context is None else context.meta.setdefault(__name__, set())
+    if line not in printed:
+        printed.add(line)
+        warn(line)
+
+
 def explain(error: Exception) -> str:
     """Return one line on an error: what, where and, if known, what to do."""
     if isinstance(error, WinkError):
@@ -263,9 +273,9 @@ class Failures:
         warn(f"{self._base}: {name}: {what}")
 
     def damage(self, error: winkfs.FormatError) -> None:
-        """Report something damaged that was skipped; the error contains its place."""
+        """Report something damaged that was skipped, once; the error contains its place."""
         self.count += 1
-        warn(str(error))
+        warn_once(str(error))
 
     @property
     def status(self) -> int:
@@ -324,7 +334,7 @@ def _warn_of_problems(container: winkfs.Reader, reported: list[str]) -> None:
     for problem in container.problems:
         if problem not in reported:
             reported.append(problem)
-            warn(problem)
+            warn_once(problem)
 
 
 def bytes_to_read(base: str) -> int | None:

@@ -26,6 +26,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -49,7 +50,7 @@ from winkfs.dataset.folder import Folder
 from winkfs.dataset.manifest import Log
 from winkfs.dataset.records import REWRITES, Manifest, ShardRecord, State
 from winkfs.dataset.shard import NOTHING, Shard, tombstones
-from winkfs.errors import DatasetConflict, StalePlan
+from winkfs.errors import DatasetConflict, LostShard, StalePlan
 from winkfs.names import INODE, inode_key, name_of, to_path
 
 if TYPE_CHECKING:
@@ -204,13 +205,13 @@ def hidden_rows(
     root: str,
     shards: Sequence[ShardRecord],
     known: Mapping[str, Int64],
-    problem: Problem = lambda line, path: None,
+    problem: Problem | None = None,
 ) -> Hidden:
     """Compute the hidden rows of shards in the order of their ranks.
 
     known    hidden rows of some of the shards, computed among these
-    problem  called with each damaged place and its shard; files that it replaced or deleted are not
-             hidden
+    problem  called with each damaged place and its shard, and each lost shard; files that it
+             replaced or deleted are not hidden; None: a lost shard raises
     raises   StalePlan; FormatError; OSError
     """
     found = {record.path: known.get(record.path, NOTHING) for record in shards}
@@ -279,13 +280,27 @@ class _HashedNames(NamedTuple):
     pos: Int64
 
 
+def _ignored(line: str, path: str) -> None:
+    """Ignore damage: a `problem`."""
+
+
 def _resolve(
-    shards: list[Shard], new: list[bool], part: int, parts: int, problem: Problem
+    shards: list[Shard], new: list[bool], part: int, parts: int, problem: Problem | None
 ) -> Iterator[tuple[ShardRecord, Int64]]:
     """Yield the hidden rows among the names whose hashes are in this part, of pairs with a new
     shard."""
-    none = _HashedNames(_NO_S, NOTHING)
-    rows = [_rows_of(shard, part, parts, problem) if fresh else none
+    none, report = _HashedNames(_NO_S, NOTHING), problem or _ignored
+
+    def read(shard: Shard, rows_of: Callable[[], _HashedNames]) -> _HashedNames:
+        try:
+            return rows_of()
+        except LostShard as error:
+            if problem is None:
+                raise
+            problem(str(error), shard.record.path)
+            return none
+
+    rows = [read(shard, partial(_rows_of, shard, part, parts, report)) if fresh else none
             for shard, fresh in zip(shards, new, strict=True)]  # fmt: skip
     if not all(new):
         wanted = np.unique(np.concatenate([found.s for found in rows]))
@@ -293,7 +308,7 @@ def _resolve(
         names = _own_names(shards, rows) if far else []
         for i, fresh in enumerate(new):
             if not fresh:
-                rows[i] = _matches(shards[i], wanted, names, problem)
+                rows[i] = read(shards[i], partial(_matches, shards[i], wanted, names, report))
     s = np.concatenate([found.s for found in rows])
     pos = np.concatenate([found.pos for found in rows])
     rank = np.repeat(np.arange(len(shards), dtype=np.uint32), [len(found.s) for found in rows])
@@ -341,12 +356,13 @@ def _holding() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _opened(shard: Shard, problem: Problem = lambda line, path: None) -> Iterator[Store]:
+def _opened(shard: Shard, problem: Problem = _ignored) -> Iterator[Store]:
     held = _held.get()
     store = None if held is None else held.get(shard.base)
     with contextlib.ExitStack() as closing:
         if store is None:
-            store = shard.open()
+            with shard.pass_over():
+                store = shard.open()
             if held is not None and is_far(shard.base) and len(held) < MOST_HELD:
                 held[shard.base] = store
             else:

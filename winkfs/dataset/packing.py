@@ -21,6 +21,7 @@ from typing import Any, Final
 from winkformats.disk.paths import locate
 from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import Directory
+from winkformats.errors import CorruptError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     MAX_RATIO,
@@ -117,7 +118,7 @@ def pack_shards(
         changes = None
         if update and not new:
             old = stack.enter_context(open_dataset(path))
-            changes = _Changes(old, tree, more, checksum=checksum)
+            changes = _Changes(old, tree, more, count, checksum=checksum)
             stack.callback(changes.close)
         no, only = excluder(exclude), excluder(include)
         ratio = Ratio(max_ratio)
@@ -222,8 +223,10 @@ class _Changes:
     packers  writers of the new shards
     """
 
-    def __init__(self, dataset: Dataset, root: int, progress: Progress, *, checksum: bool) -> None:
-        self.dataset = dataset
+    def __init__(
+        self, dataset: Dataset, root: int, progress: Progress, note: Notes, *, checksum: bool
+    ) -> None:
+        self.dataset, self._note, self._noted = dataset, note, set[str]()
         self.packers: Sequence[Packer] = ()
         self._finders: dict[str, Finder] = {}
         self._since, self._seen, self._packed = last_packed(dataset, root)
@@ -238,7 +241,7 @@ class _Changes:
 
     def _look(self, names: Sequence[bytes]) -> Known:
         found: Known = {}
-        for shard, container, some in self.dataset.homes(names):
+        for shard, container, some in self.dataset.homes(names, self._damage):
             generation = shard.record.rank[0]
             recent = generation > self._seen and generation != self._packed
             finder = self._finders.get(shard.base)
@@ -247,6 +250,12 @@ class _Changes:
                 self._finders[shard.base] = finder
             found |= finder(some)
         return found
+
+    def _damage(self, error: CorruptError) -> None:
+        """Report a shard, once, whose files count as missing: they are stored again."""
+        if str(error) not in self._noted:
+            self._noted.add(str(error))
+            self._note(Note(b"", str(error), True))
 
     def close(self) -> None:
         for finder in self._finders.values():

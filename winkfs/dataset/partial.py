@@ -24,6 +24,7 @@ from winkfs.container.select import Query, positions_of
 from winkfs.container.store import Store
 from winkfs.container.verify import Check, Report
 from winkfs.dataset.manifest import Log
+from winkfs.dataset.shard import Shard
 from winkfs.dataset.verify import (
     FAULTS,
     check_manifests,
@@ -111,9 +112,10 @@ def verify_dataset(root: str, choice: Choice, progress: Progress | None = None) 
     records = check_manifests(log, report)
     shards = [(f"{root}/{record.path}", max(record.size - SBSIZE, 0)) for record in records]
     if choice.quick:
-        for base, _ in shards:
+        for record in records:
+            shard = Shard(f"{root}/{record.path}", record)
             try:
-                with Store(base, writable=False, load=False) as store:
+                with shard.pass_over(), Store(shard.base, writable=False, load=False) as store:
                     _add(report, Check(store).quick())
             except (*FAULTS, OSError) as error:
                 report.add(str(error))

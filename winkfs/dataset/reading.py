@@ -9,7 +9,7 @@ import warnings
 import weakref
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from typing import Any, Final, TypeVar
@@ -37,7 +37,7 @@ from winkfs.dataset.records import Manifest, union
 from winkfs.dataset.shard import AHEAD, Shard, announce, may_be_from, may_begin
 from winkfs.dataset.snapshot import snapshot_of
 from winkfs.entry import Entry, Stat
-from winkfs.errors import Closed, NoSuchFile, StalePlan, warn_of_damage
+from winkfs.errors import Closed, LostShard, NoSuchFile, warn_of_damage
 from winkfs.names import (
     Name,
     inode_key,
@@ -66,37 +66,47 @@ class Handles:
         self._ranges = [shard.record.names for shard in shards]
         self._open: OrderedDict[int, Container] = OrderedDict()
         self._problems: dict[int, list[str]] = {}  # of each that was opened
+        self._lost: dict[int, str] = {}  # why a shard cannot be opened
         self._columns: dict[str, str] | None = None
         self._closed = list[bool]()  # not empty: `close` was called; a scan may still open shards
         weakref.finalize(self, _close_unclosed, self._open, self._closed, os.getpid())
 
     def container(self, number: int) -> Container:
-        """Return a shard, opened as of the snapshot. Raises StalePlan; FormatError; OSError."""
+        """Return a shard, opened as of the snapshot. Raises as `Shard.pass_over`."""
         found = self._open.get(number)
         if found is not None:
             self._open.move_to_end(number)
             return found
         shard = self.shards[number]
+        if number in self._lost:
+            raise LostShard(self._lost[number], shard.base)
         try:
-            found = open_container(shard.base)
-        except NoSuchFile:
-            raise StalePlan("a shard is gone: it was vacuumed, or lost", shard.base) from None
-        try:
-            shard.check(found.store)
-            if shard.record.columns:
-                if self._columns is None:
-                    self._columns = union(each.record.schema for each in self.shards)
-                found.store.show_types(self._columns)
-            if number not in self._problems:
-                warn_of_damage(found.base, found.problems)
-        except BaseException:
-            found.close()
+            found = self._opened(number)
+        except LostShard as error:
+            self._lost[number] = str(error.strerror)
             raise
         found.freeze()
         self._problems[number] = found.problems
         self._open[number] = found
         if len(self._open) > (MOST_FAR if found.store.kv.storage.far else MAX_OPEN):
             self._open.popitem(last=False)[1].close()
+        return found
+
+    def _opened(self, number: int) -> Container:
+        shard = self.shards[number]
+        with shard.pass_over():
+            found = open_container(shard.base)
+            try:
+                shard.check(found.store)
+                if shard.record.columns:
+                    if self._columns is None:
+                        self._columns = union(each.record.schema for each in self.shards)
+                    found.store.show_types(self._columns)
+                if number not in self._problems:
+                    warn_of_damage(found.base, found.problems)
+            except BaseException:
+                found.close()
+                raise
         return found
 
     def coming(self, numbers: Sequence[int]) -> Iterator[int]:
@@ -126,36 +136,40 @@ class Handles:
     def find(self, name: bytes) -> int:
         """Return the number of the shard that has the visible file of this name, -1: none.
 
-        raises  FormatError if no file is found, and a shard that cannot be opened may have it
+        raises  LostShard if no file is found, and a shard that cannot be opened may have it
         cost    a look-up in the index of each shard that may have the name, the winner first
         """
         key = inode_key(name)
-        damage: FormatError | None = None
+        lost: dict[int, CorruptError] = {}
         for number in range(len(self.shards) - 1, -1, -1):
             if not self._may_have(number, name, name):
                 continue
             try:
                 pos = self.container(number).store.index.lookup(key)
-            except FormatError as error:
-                damage = self._note(number, error)
+            except CorruptError as error:
+                lost[number] = error
                 continue
             if pos:  # the first one found wins, unless a tombstone hides it
                 hidden = self.shards[number].hidden
                 at = int(hidden.searchsorted(pos))
                 if at == len(hidden) or hidden[at] != pos:
+                    self._note(lost)
                     return number
                 break
-        if damage is not None:
-            raise damage
+        if lost:
+            raise next(iter(lost.values()))
         return -1
 
-    def find_many(self, names: Sequence[bytes]) -> Int64:
+    def find_many(self, names: Sequence[bytes], problem: Problem | None = None) -> Int64:
         """Return the shards of many names, int64[n], by hashes alone: a file may be missing in the
-        shard that is returned."""
+        shard that is returned.
+
+        problem  called with each lost shard that may have names that are not found; None: it raises
+        """
         keys = [inode_key(name) for name in names]
         found = np.full(len(keys), -1, np.int64)
         todo, left = np.arange(len(keys)), np.ones(len(keys), bool)
-        damaged: dict[int, FormatError] = {}
+        lost: dict[int, CorruptError] = {}
         asked = self._asked(names)
         numbers = list(asked)
         for number in self.coming(numbers) if len(names) >= MANY else numbers:
@@ -168,8 +182,8 @@ class Handles:
             try:
                 index = self.container(number).store.index
                 pos = index.candidates([keys[i] for i in chosen.tolist()])
-            except FormatError as error:
-                damaged[number] = self._note(number, error)
+            except CorruptError as error:
+                lost[number] = error
                 continue
             hit = pos > 0
             seen = hit.copy()
@@ -177,10 +191,11 @@ class Handles:
             found[chosen[seen]] = number
             left[chosen[hit]] = False
             todo = todo[left[todo]]
-        for number, damage in damaged.items():
-            for i in np.flatnonzero(found < 0).tolist():
-                if self._may_have(number, names[i], names[i]):
-                    raise damage
+        missing = [names[i] for i in np.flatnonzero(found < 0).tolist()]
+        for number in list(lost):
+            if any(self._may_have(number, name, name) for name in missing):
+                (problem or raise_it)(lost.pop(number))
+        self._note(lost)
         return found
 
     def _asked(self, names: Sequence[bytes]) -> dict[int, Int64 | None]:
@@ -201,12 +216,12 @@ class Handles:
                 found[number] = rows
         return found
 
-    def _note(self, number: int, error: FormatError) -> FormatError:
-        """Warn, once, of a shard that cannot be opened."""
-        if number not in self._problems:
-            self._problems[number] = [str(error)]
-            warn_of_damage(self.shards[number].base, self._problems[number])
-        return error
+    def _note(self, lost: Mapping[int, CorruptError]) -> None:
+        """Warn, once, of shards that cannot be opened, of which a caller does not hear."""
+        for number, error in lost.items():
+            if number not in self._problems:
+                self._problems[number] = [str(error)]
+                warn_of_damage(self.shards[number].base, self._problems[number])
 
     def _may_have(self, number: int, low: bytes, high: bytes) -> bool:
         """Return whether a shard may have one of the names low .. high."""
@@ -313,9 +328,12 @@ class DatasetReading(Reader):
 
     @property
     def most_content(self) -> int:
+        found = 0
         with self._lock:
-            numbers = range(len(self.shards))
-            return sum(self._handles.container(number).most_content for number in numbers)
+            for number in range(len(self.shards)):
+                with contextlib.suppress(LostShard):
+                    found += self._handles.container(number).most_content
+        return found
 
     def history(self) -> Iterator[Manifest]:
         """Return the manifests of the kept generations, the newest first. Raises CorruptError."""
@@ -434,18 +452,22 @@ class DatasetReading(Reader):
         with self._lock:
             return self._home(name).extents(name)
 
-    def homes(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, Container, list[bytes]]]:
+    def homes(
+        self, names: Sequence[bytes], problem: Problem | None = None
+    ) -> Iterator[tuple[Shard, Container, list[bytes]]]:
         """Yield the shards that have these names, by hashes, each with its names; a missing name
-        may be in none. Containers are valid until the next call."""
+        may be in none. Containers are valid until the next call. problem: see `find_many`."""
         with self._lock:
             self._check()
-            for number, rows in self._by_home(names):
+            for number, rows in self._by_home(names, problem):
                 some = [names[i] for i in rows]
                 yield self.shards[number], self._handles.container(number), some
 
-    def _by_home(self, names: Sequence[bytes]) -> Iterator[tuple[int, list[int]]]:
+    def _by_home(
+        self, names: Sequence[bytes], problem: Problem | None = None
+    ) -> Iterator[tuple[int, list[int]]]:
         """Yield the numbers of the shards that have these names, by hashes, with the rows."""
-        homes = self._handles.find_many(names)
+        homes = self._handles.find_many(names, problem)
         for number in np.unique(homes[homes >= 0]).tolist():
             yield number, np.flatnonzero(homes == number).tolist()
 
@@ -618,7 +640,8 @@ class DatasetReading(Reader):
             with self._lock:
                 handles.container(number)  # records problems of the shard
                 shard = handles.shards[number]
-            store = shard.open()  # opened again, because handles may be closed meanwhile
+            with shard.pass_over():
+                store = shard.open()  # opened again, because handles may be closed meanwhile
         except CorruptError as error:
             problem(error)
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -18,10 +18,10 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import locate
 from winkformats.disk.schemes import is_far
-from winkformats.errors import raise_it
+from winkformats.errors import FormatError, raise_it
 from winkfs.container.ondisk.data import LAST_BYTES
 from winkfs.dataset.records import MAX_RECORDED_NAME, ShardRecord
-from winkfs.errors import DerivedDamage, NoSuchFile, Refusal, StalePlan
+from winkfs.errors import DerivedDamage, LostShard, NoSuchFile, Refusal, StalePlan
 from winkfs.names import literal_prefix, to_bytes, to_strs
 from winkfs.units import MICRO
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 NOTHING: Final[Int64] = np.empty(0, np.int64)
 NOTHING.flags.writeable = False
 COPY_CHUNK: Final = 8 << 20  # bytes copied at a time
+GONE: Final = "a shard is gone: it was vacuumed, or lost"
+RESTORE: Final = "restore it from a backup, or take what is left by winkfs salvage"
+SEE: Final = ": it was damaged, see winkfs verify"
 AHEAD: Final = 32  # shards that are far that are opened, or read, at a time
 
 
@@ -77,13 +80,44 @@ class Shard:
         try:
             store = Store(self.base, writable=False, load=load, mapped=mapped)
         except NoSuchFile:
-            raise StalePlan("a shard is gone: it was vacuumed, or lost", self.base) from None
+            raise StalePlan(GONE, self.base) from None
         try:
             self.check(store)
         except BaseException:
             store.abandon()
             raise
         return store
+
+    @contextlib.contextmanager
+    def pass_over(self) -> Iterator[None]:
+        """Make errors of a `with` block that opens it damage: LostShard, which costs a pass over
+        all files those of this shard.
+
+        raises  LostShard; StalePlan if the newest generation does not have it: it was vacuumed;
+                other errors as they are, and all errors of a container that is no shard
+        """
+        try:
+            yield
+        except (FormatError, NoSuchFile, StalePlan) as error:
+            if self.grows or isinstance(error, LostShard):
+                raise
+            gone = isinstance(error, NoSuchFile) or GONE in str(error)
+            if not isinstance(error, FormatError) and not self._is_current():
+                raise StalePlan(GONE, self.base) if gone else error from None
+            line = f"a shard with {self.files:,} files" if self.files >= 0 else "a shard"
+            if gone:
+                line += " is gone: restore it from a backup"
+            else:
+                what = str(error).removeprefix(self.base).removeprefix(".data").removeprefix(": ")
+                line += f" is damaged: {what.removesuffix(SEE)}: {RESTORE}"
+            raise LostShard(line, self.base) from error
+
+    def _is_current(self) -> bool:
+        """Return whether the newest generation has it. Cost: reads a manifest."""
+        from winkfs.dataset.manifest import Log, is_dataset
+
+        root, path = self.base.removesuffix(f"/{self.record.path}"), self.record.path
+        return is_dataset(root) and any(one.path == path for one in Log(root).shown().shards)
 
     def check(self, store: Store) -> None:
         """Raise StalePlan if an open container is not the one of the record."""
@@ -93,10 +127,10 @@ class Shard:
         right = there >= record.size if self.grows else size == record.size
         if contid == record.contid and right:
             return
-        found = f"CONTID {record.contid:x}, {record.size} bytes; found {contid:x}, {size}"
         if contid == record.contid and not self.grows:
-            what = "its manifest has another size of it"
-            raise StalePlan(f"{what} ({found}): it was damaged, see winkfs verify", self.base)
+            what = f"its manifest has another size of it ({record.size} bytes; found {there})"
+            raise StalePlan(f"{what}{SEE}", self.base)
+        found = f"CONTID {record.contid:x}, {record.size} bytes; found {contid:x}, {size}"
         what = "is another container" if contid != record.contid else "has another size"
         raise StalePlan(f"{what} than planned ({found}): plan anew", self.base)
 

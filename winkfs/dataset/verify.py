@@ -21,7 +21,7 @@ from winkfs.dataset.manifest import PENDING, Log
 from winkfs.dataset.records import ShardRecord, State
 from winkfs.dataset.shard import Shard, described
 from winkfs.dataset.snapshot import snapshot_of
-from winkfs.errors import Refusal
+from winkfs.errors import LostShard, Refusal
 from winkfs.units import NANO, time_text
 
 Progress = Callable[[int], None]
@@ -101,7 +101,8 @@ def _add(report: Report, problem: str) -> None:
 def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progress | None) -> None:
     shard = Shard(f"{root}/{record.path}", record)
     try:
-        shard.open(load=False).abandon()
+        with shard.pass_over():
+            shard.open(load=False).abandon()
         found = verify_container(shard.base, progress)
         report.include(found)
         if not found.problems and described(root, record) != record:
@@ -152,8 +153,10 @@ def check_visible(log: Log, report: Report) -> None:
         if not same:
             path = f"{folder.path}/{folder.name(state.generation, HIDDEN)}"
             report.add(f"{path}: does not agree with the shards: remove it, it is made anew")
+    except LostShard:
+        return  # has been reported already
     except (*FAULTS, OSError) as error:
-        _add(report, str(error))  # a missing shard has been reported already
+        _add(report, str(error))
 
 
 def orphans(root: str, named: set[str]) -> Iterator[str]:
@@ -170,7 +173,8 @@ def orphans(root: str, named: set[str]) -> Iterator[str]:
         stems = {name.rpartition(".")[0] or name for name in names
                  if name != JOB_MARK and not name.endswith(BESIDE)}  # fmt: skip
         unnamed = sorted({f"{job}/{stem}" for stem in stems} - named)
-        if unnamed or names == [JOB_MARK]:
+        lost = any(path.startswith(f"{job}/") for path in named) if names == [JOB_MARK] else True
+        if unnamed or not lost:
             yield from unnamed or [job]
     yield from (f"{PENDING}/{job}" for job in sorted(listed(directory, PENDING)))
 

@@ -22,7 +22,16 @@ from winkfs.container.container import Container
 from winkfs.dataset.dataset import Dataset
 from winkfs.dataset.manifest import Log, is_dataset
 from winkfs.entry import FileReader
-from winkfs.errors import Closed, FileExists, IsDirectory, NoSuchFile, ReadOnly
+from winkfs.errors import (
+    Closed,
+    CorruptError,
+    DamageWarning,
+    FileExists,
+    IsDirectory,
+    NoSuchFile,
+    ReadOnly,
+    warn_caller,
+)
 from winkfs.fsspec.changes import PIECE_BYTES, Changes
 from winkfs.fsspec.files import ReadFile, WinkTransaction, WriteFile, WriteText
 from winkfs.fsspec.listing import Info, clashing
@@ -323,12 +332,16 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
     ) -> Iterator[tuple[str, Any, Any]]:
         """Yield (directory, its directories, its files) of a path and all below: see `os.walk`.
 
+        on_error  of what is damaged: "raise"; "omit": it is left out, with a DamageWarning; or a
+                  function that is called with each error
         cost  one pass over the part of the catalog; memory: the paths
         """
         _check_depth(maxdepth)
         path, paths = self._strip_protocol(path), self._store.paths
         detail = bool(options.get("detail"))
-        tree = paths.tree(path, maxdepth, detail=detail)
+        report = on_error if callable(on_error) else _warn_of
+        problem = None if on_error == "raise" else report
+        tree = paths.tree(path, maxdepth, detail=detail, problem=problem)
         inside: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {path: ({}, {})}
         if path and not (tree.files or tree.directories):
             try:
@@ -743,6 +756,10 @@ class WinkFileSystem(ChainedFileSystem, metaclass=_Pinned):  # type: ignore[misc
 def _check_depth(maxdepth: int | None) -> None:
     if maxdepth is not None and maxdepth < 1:
         raise ValueError(f"maxdepth must be at least 1, not {maxdepth}")
+
+
+def _warn_of(error: CorruptError) -> None:
+    warn_caller(f"left out: {error}", DamageWarning)
 
 
 def _walked(

@@ -28,7 +28,7 @@ from winkfs.names import (
     to_str,
     to_strs,
 )
-from winkfs.reader import Reader
+from winkfs.reader import Problem, Reader
 from winkfs.tables import is_listed, one, shallow, tables, values_of
 from winkfs.units import NANO
 
@@ -142,16 +142,23 @@ class Listing:
     # --- many ---
 
     def tree(
-        self, path: str, depth: int | None = None, *, detail: bool = False, columns: bool = True
+        self,
+        path: str,
+        depth: int | None = None,
+        *,
+        detail: bool = False,
+        columns: bool = True,
+        problem: Problem | None = None,
     ) -> Tree:
         """Return all files and directories below a path.
 
         depth   levels, at least 1; None: all
         detail  with the metadata of each, links not followed
+        problem  see `tables.tables`
         cost    reads the part of the catalog with these names once; memory: the paths
         """
         start = path + "/" if path else ""
-        found = self.matching(start, depth, detail=detail, columns=columns)
+        found = self.matching(start, depth, detail=detail, columns=columns, problem=problem)
         clashing(found, path, depth)
         if path and (found.files or found.directories):
             own = self._own(path)
@@ -168,7 +175,13 @@ class Listing:
         return None if stat.ftype == FileType.DIR else info_of(path, facts_of(stat))
 
     def matching(
-        self, start: str, depth: int | None = None, *, detail: bool = False, columns: bool = True
+        self,
+        start: str,
+        depth: int | None = None,
+        *,
+        detail: bool = False,
+        columns: bool = True,
+        problem: Problem | None = None,
     ) -> Tree:
         """Return the files and directories whose paths begin with `start`.
 
@@ -182,7 +195,7 @@ class Listing:
         found, values = Tree(), detail and columns and bool(self._reader.columns)
         asked = tuple(self._reader.columns) if values else ()
         for rows, begun in shallow(
-            self._reader, begin, depth=depth, where=self._where, columns=asked
+            self._reader, begin, problem, depth=depth, where=self._where, columns=asked
         ):
             paths = to_strs(shown_all(rows.names)) if len(rows) else []
             infos: list[Any] = [None] * len(paths)

@@ -12,7 +12,7 @@ from winkfs.entry import FileType, Stat
 from winkfs.errors import IsDirectory, NoSuchFile, Refusal
 from winkfs.fsspec.listing import Info, Listing, Tree, directory_info, facts_of, info_of
 from winkfs.names import to_str
-from winkfs.reader import Reader
+from winkfs.reader import Problem, Reader
 
 MAX_LINKS: Final = 40  # symbolic links that a path may lead through
 
@@ -134,10 +134,16 @@ class Paths:
         return found
 
     def tree(
-        self, path: str, depth: int | None = None, *, detail: bool = False, columns: bool = True
+        self,
+        path: str,
+        depth: int | None = None,
+        *,
+        detail: bool = False,
+        columns: bool = True,
+        problem: Problem | None = None,
     ) -> Tree:
         """Return as `Listing.tree`, with what each link leads to."""
-        found = self.listing.tree(path, depth, detail=detail, columns=columns)
+        found = self.listing.tree(path, depth, detail=detail, columns=columns, problem=problem)
         return self.finished(found, detail=detail)
 
     def finished(self, tree: Tree, *, detail: bool) -> Tree:
