@@ -14,6 +14,10 @@ class FormatError(WinkError, ValueError):
     """The bytes are not what the format allows, or need something this version does not know."""
 
 
+class NewerFormat(FormatError):
+    """The file needs an extension that this version does not know."""
+
+
 class CorruptError(FormatError):
     """Damage at a known place of a file.
 

@@ -140,13 +140,13 @@ class Handles:
         cost    a look-up in the index of each shard that may have the name, the winner first
         """
         key = inode_key(name)
-        lost: dict[int, CorruptError] = {}
+        lost: dict[int, FormatError] = {}
         for number in range(len(self.shards) - 1, -1, -1):
             if not self._may_have(number, name, name):
                 continue
             try:
                 pos = self.container(number).store.index.lookup(key)
-            except CorruptError as error:
+            except FormatError as error:
                 lost[number] = error
                 continue
             if pos:  # the first one found wins, unless a tombstone hides it
@@ -169,7 +169,7 @@ class Handles:
         keys = [inode_key(name) for name in names]
         found = np.full(len(keys), -1, np.int64)
         todo, left = np.arange(len(keys)), np.ones(len(keys), bool)
-        lost: dict[int, CorruptError] = {}
+        lost: dict[int, FormatError] = {}
         asked = self._asked(names)
         numbers = list(asked)
         for number in self.coming(numbers) if len(names) >= MANY else numbers:
@@ -182,7 +182,7 @@ class Handles:
             try:
                 index = self.container(number).store.index
                 pos = index.candidates([keys[i] for i in chosen.tolist()])
-            except CorruptError as error:
+            except FormatError as error:
                 lost[number] = error
                 continue
             hit = pos > 0
@@ -192,9 +192,12 @@ class Handles:
             left[chosen[hit]] = False
             todo = todo[left[todo]]
         missing = [names[i] for i in np.flatnonzero(found < 0).tolist()]
-        for number in list(lost):
+        for number, damage in list(lost.items()):
             if any(self._may_have(number, name, name) for name in missing):
-                (problem or raise_it)(lost.pop(number))
+                if problem is None or not isinstance(damage, CorruptError):
+                    raise damage
+                problem(damage)
+                del lost[number]
         self._note(lost)
         return found
 
@@ -216,7 +219,7 @@ class Handles:
                 found[number] = rows
         return found
 
-    def _note(self, lost: Mapping[int, CorruptError]) -> None:
+    def _note(self, lost: Mapping[int, FormatError]) -> None:
         """Warn, once, of shards that cannot be opened, of which a caller does not hear."""
         for number, error in lost.items():
             if number not in self._problems:

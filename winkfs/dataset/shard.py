@@ -18,7 +18,7 @@ import numpy as np
 from winkformats.arrays import Int64
 from winkformats.disk.paths import locate
 from winkformats.disk.schemes import is_far
-from winkformats.errors import FormatError, raise_it
+from winkformats.errors import FormatError, NewerFormat, raise_it
 from winkfs.container.ondisk.data import LAST_BYTES
 from winkfs.dataset.records import MAX_RECORDED_NAME, ShardRecord
 from winkfs.errors import DerivedDamage, LostShard, NoSuchFile, Refusal, StalePlan
@@ -99,7 +99,7 @@ class Shard:
         try:
             yield
         except (FormatError, NoSuchFile, StalePlan) as error:
-            if self.grows or isinstance(error, LostShard):
+            if self.grows or isinstance(error, LostShard | NewerFormat):
                 raise
             gone = isinstance(error, NoSuchFile) or GONE in str(error)
             if not isinstance(error, FormatError) and not self._is_current():

@@ -29,7 +29,7 @@ from typing import Final, Self
 import xxhash
 
 from winkformats.disk.storage import Storage
-from winkformats.errors import CorruptError, FormatError
+from winkformats.errors import CorruptError, FormatError, NewerFormat
 from winkformats.version import VERSION
 
 MAGIC: Final = b"#!WINKME"
@@ -262,13 +262,13 @@ class Superblock(dict[str, int]):
             )  # fmt: skip
 
     def check_known(self, file: str) -> None:
-        """Raise FormatError if the file needs an extension that this version does not know."""
+        """Raise NewerFormat if the file needs an extension that this version does not know."""
         unknown = self.get("INCOMPAT", 0) & ~KNOWN_INCOMPAT
         if unknown:
             bit = unknown & -unknown
             name = INCOMPAT_BITS.get(bit, "unknown")
             newer = f"winkfs {value_text(self[WRITER])}" if WRITER in self else "a newer version"
-            raise FormatError(
+            raise NewerFormat(
                 f"{file}: needs extension {bit} ({name}), which this version of winkfs cannot "
                 f"read: install {newer}"
             )
