@@ -543,7 +543,7 @@ def test_a_shard_that_is_gone_is_one_line(store: ObjectStore, far_set: str) -> N
     del store.objects[gone]
     with (
         winkfs.open(far_set) as there,
-        pytest.raises(winkfs.StalePlan, match="a shard is gone"),
+        pytest.raises(winkfs.StalePlan, match="a shard with 60 files is gone"),
     ):
         list(there.get_many(there.names()))
 
