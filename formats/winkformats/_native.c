@@ -5,12 +5,13 @@
  * the end of its buffer before it is used, and read only once, because the buffer may be a mapping
  * that another process changes. Arrays are contiguous, of int64 or uint64.
  */
-#define _GNU_SOURCE /* memmem, memrchr */
+#define _GNU_SOURCE /* memrchr */
 #include "_native.h"
 
-#define VERSION 20         /* changes with each change of a function: see native.py */
+#define VERSION 21         /* changes with each change of a function: see native.py */
 #define WALK_AHEAD 4096    /* bytes that the walk over entries prefetches */
 #define MAX_PROBED 4096    /* cells that a search reads before it gives up */
+#define MAX_LITERALS 8     /* texts that a line has to have */
 
 /* --- hashes --- */
 
@@ -176,38 +177,186 @@ static PyObject *find_many(PyObject *module, PyObject *args)
 
 /* --- lines --- */
 
-/* lines(data, literal) -> bytearray of int64[n, 2]: start, and end without the line feed, of each line
- * that has the literal, which has no line feed itself. */
+#define BLOCK 64 /* bytes that are searched together, by vector instructions */
+
+/* A text that is searched: `one` and `two` are the places of its two rarest bytes; `folded`: its
+ * letters, in lower case, are found in any case. */
+typedef struct {
+    Bytes text;
+    size_t size, one, two;
+    bool folded;
+} Literal;
+
+/* Return the bit by which the upper case of a letter differs; 0: it is found only as it is. */
+static inline uint8_t case_bit(const Literal *literal, size_t i)
+{
+    return literal->folded && 'a' <= literal->text[i] && literal->text[i] <= 'z' ? 0x20 : 0;
+}
+
+/* Return how common a byte is in texts, 0: rare. */
+static size_t commonness(uint8_t byte)
+{
+    const char *common = "/.,-_gbhfumpdclrsniaote ", *found = byte ? strchr(common, byte) : NULL;
+    return found ? (size_t)(found - common) + 1 : 0;
+}
+
+static Literal literal_of(Bytes text, size_t size, bool folded)
+{
+    Literal found = {text, size, 0, size - 1, folded};
+    for (size_t i = 0; i < size; i++)
+        if (commonness(text[i]) < commonness(text[found.one]))
+            found.one = i;
+    found.two = found.one ? 0 : size - 1;
+    for (size_t i = 0; i < size; i++)
+        if (i != found.one && commonness(text[i]) < commonness(text[found.two]))
+            found.two = i;
+    return found;
+}
+
+static bool begins(Bytes at, const Literal *literal)
+{
+    for (size_t i = 0; i < literal->size; i++)
+        if ((at[i] | case_bit(literal, i)) != literal->text[i])
+            return false;
+    return true;
+}
+
+/* Return where a text begins in [at, stop); NULL: nowhere. */
+static Bytes find(Bytes at, Bytes stop, const Literal *literal)
+{
+    uint8_t one = literal->text[literal->one], two = literal->text[literal->two];
+    uint8_t bit_one = case_bit(literal, literal->one), bit_two = case_bit(literal, literal->two);
+    for (int64_t left; (left = stop - at - (int64_t)literal->size + 1) > 0; at += BLOCK) {
+        Bytes ones = at + literal->one, twos = at + literal->two;
+        uint8_t both[BLOCK] = {0}, any = 0;
+        if (left >= BLOCK)
+            for (int i = 0; i < BLOCK; i++)
+                any |= both[i] = ((ones[i] | bit_one) == one) & ((twos[i] | bit_two) == two);
+        else
+            for (int i = 0; i < left; i++)
+                any |= both[i] = ((ones[i] | bit_one) == one) & ((twos[i] | bit_two) == two);
+        for (int i = 0; any && i < BLOCK; i += 8)
+            for (uint64_t word = le64(both + i); word; word &= word - 1) {
+                Bytes hit = at + i + __builtin_ctzll(word) / 8;
+                if (begins(hit, literal))
+                    return hit;
+            }
+    }
+    return NULL;
+}
+
+/* lines(data, literals, folded) -> bytearray of int64[n, 2]: start, and end without the line feed, of
+ * each line that has all texts of a tuple, of which the first should be rare; folded: they are in lower
+ * case, and found in any case of ASCII letters. */
 static PyObject *lines(PyObject *module, PyObject *args)
 {
-    Py_buffer b[2] = {0};
-    PyObject *found = NULL;
-    if (!PyArg_ParseTuple(args, "y*y*", b, b + 1))
+    Py_buffer b = {0};
+    PyObject *given, *found = NULL;
+    Literal literals[MAX_LITERALS];
+    int folded;
+    if (!PyArg_ParseTuple(args, "y*O!p", &b, &PyTuple_Type, &given, &folded))
         goto end;
-    Bytes data = b[0].buf, at = data, stop = data + b[0].len, hit;
-    size_t size = (size_t)b[1].len;
-    if (!size || memchr(b[1].buf, '\n', size)) {
-        PyErr_SetString(PyExc_ValueError, "a literal has bytes, and no line feed");
+    Py_ssize_t count = PyTuple_Size(given), size, n = 0, room = 256;
+    for (Py_ssize_t i = 0; i < count && i < MAX_LITERALS; i++) {
+        char *text;
+        if (PyBytes_AsStringAndSize(PyTuple_GetItem(given, i), &text, &size) < 0)
+            goto end;
+        if (!size || memchr(text, '\n', (size_t)size))
+            count = 0;
+        else
+            literals[i] = literal_of((Bytes)text, (size_t)size, folded);
+    }
+    if (count < 1 || count > MAX_LITERALS) {
+        PyErr_SetString(PyExc_ValueError, "few literals, that have bytes, and no line feed");
         goto end;
     }
-    Py_ssize_t n = 0, room = 256;
+    Bytes data = b.buf, at = data, stop = data + b.len, hit;
     found = PyByteArray_FromStringAndSize(NULL, 16 * room);
-    while (found && at < stop && (hit = memmem(at, (size_t)(stop - at), b[1].buf, size))) {
+    while (found && (hit = find(at, stop, literals))) {
+        Bytes before = memrchr(at, '\n', (size_t)(hit - at)), start = before ? before + 1 : at;
+        Bytes next = hit + literals->size, last = memchr(next, '\n', (size_t)(stop - next));
+        Bytes end = last ? last : stop;
+        at = last ? last + 1 : stop;
+        bool all = true;
+        for (Py_ssize_t i = 1; all && i < count; i++)
+            all = find(start, end, literals + i);
+        if (!all)
+            continue;
         if (n == room && PyByteArray_Resize(found, 16 * (room *= 4)) < 0) {
             Py_CLEAR(found);
             break;
         }
-        Bytes before = memrchr(at, '\n', (size_t)(hit - at)), next = hit + size;
-        Bytes last = memchr(next, '\n', (size_t)(stop - next));
         int64_t *row = (int64_t *)PyByteArray_AS_STRING(found) + 2 * n++;
-        row[0] = before ? before + 1 - data : at - data;
-        row[1] = last ? last - data : b[0].len;
-        at = last ? last + 1 : stop;
+        row[0] = start - data;
+        row[1] = end - data;
     }
     if (found && PyByteArray_Resize(found, 16 * n) < 0)
         Py_CLEAR(found);
 end:
-    release(b, 2);
+    PyBuffer_Release(&b);
+    return found;
+}
+
+/* Write the decimal digits of a number, at most 20 -> their end. */
+static char *put_number(char *into, int64_t number)
+{
+    char digits[20], *first = digits + 20;
+    do
+        *--first = (char)('0' + number % 10);
+    while (number /= 10);
+    memcpy(into, first, (size_t)(digits + 20 - first));
+    return into + (digits + 20 - first);
+}
+
+/* headed(data, lines int64[n, 2], of int64[n], heads, starts int64[len(heads)] or None) -> bytearray:
+ * each line data[lines[i, 0] : lines[i, 1]] with a line feed, behind heads[of[i]]; starts: of the contents
+ * whose heads they are, in order; the number of the line in its content, and a colon, precede it. */
+static PyObject *headed(PyObject *module, PyObject *args)
+{
+    Py_buffer b[4] = {0};
+    PyObject *heads, *found = NULL;
+    if (!PyArg_ParseTuple(args, "y*y*y*O!z*", b, b + 1, b + 2, &PyList_Type, &heads, b + 3))
+        goto end;
+    Bytes data = b[0].buf;
+    const int64_t *spans = b[1].buf, *of = b[2].buf, *starts = b[3].buf;
+    int64_t n = b[2].len / 8, total = 0, head = -1, number = 0, at = 0;
+    if (lengths_differ(b[1].len / 2, n) || (starts && lengths_differ(b[3].len, PyList_Size(heads))))
+        goto end;
+    for (int64_t i = 0; i < n; i++) {
+        PyObject *text = of[i] < 0 ? NULL : PyList_GetItem(heads, of[i]);
+        int64_t first = starts && text ? starts[of[i]] : 0;
+        if (!text || !PyBytes_Check(text) || first < 0 || spans[2 * i] < first
+            || spans[2 * i + 1] < spans[2 * i] || b[0].len < spans[2 * i + 1]
+            || (i && of[i] == of[i - 1] && spans[2 * i] < spans[2 * i - 2])) {
+            PyErr_SetString(PyExc_ValueError, "a line is outside of its content");
+            goto end;
+        }
+        total += PyBytes_GET_SIZE(text) + spans[2 * i + 1] - spans[2 * i] + (starts ? 22 : 1);
+    }
+    if (!(found = PyByteArray_FromStringAndSize(NULL, total)))
+        goto end;
+    char *begin = PyByteArray_AS_STRING(found), *into = begin;
+    for (int64_t i = 0; i < n; i++) {
+        PyObject *text = PyList_GetItem(heads, of[i]);
+        int64_t start = spans[2 * i], size = spans[2 * i + 1] - start;
+        memcpy(into, PyBytes_AS_STRING(text), (size_t)PyBytes_GET_SIZE(text));
+        into += PyBytes_GET_SIZE(text);
+        if (starts) {
+            if (of[i] != head)
+                number = 1, at = starts[head = of[i]];
+            for (; at < start; at++)
+                number += data[at] == '\n';
+            into = put_number(into, number);
+            *into++ = ':';
+        }
+        memcpy(into, data + start, (size_t)size);
+        into += size;
+        *into++ = '\n';
+    }
+    if (PyByteArray_Resize(found, into - begin) < 0)
+        Py_CLEAR(found);
+end:
+    release(b, 4);
     return found;
 }
 
@@ -215,7 +364,8 @@ static PyMethodDef functions[] = {
     {"hash_each", hash_each, METH_VARARGS, "XXH3-64 of each buffer"},
     {"hash_at", hash_at, METH_VARARGS, "XXH3-64 of parts of a buffer"},
     {"walk", walk, METH_VARARGS, "where entries begin"},
-    {"lines", lines, METH_VARARGS, "lines that have a literal"},
+    {"lines", lines, METH_VARARGS, "lines that have literals"},
+    {"headed", headed, METH_VARARGS, "lines behind their heads"},
     {"find_many", find_many, METH_VARARGS, "cells of many hashes"},
     {"inodes", inodes, METH_VARARGS, "where the contents of plain files are"},
     {"contents", contents, METH_VARARGS, "contents of plain files"},

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 20  # of the C sources: a module built from others is not used
+VERSION: Final = 21  # of the C sources: a module built from others is not used
 
 
 class Read(Protocol):
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         hash_at = staticmethod(_native.hash_at)
         walk = staticmethod(_native.walk)
         lines = staticmethod(_native.lines)
+        headed = staticmethod(_native.headed)
         find_many = staticmethod(_native.find_many)
         inodes = staticmethod(_native.inodes)
         contents = staticmethod(_native.contents)

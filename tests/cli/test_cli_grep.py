@@ -71,7 +71,7 @@ def gnu(tree: Path, *args: str) -> tuple[int, list[bytes], str]:
 
 @pytest.mark.few(24)
 @pytest.mark.skipif(shutil.which("grep") is None, reason="needs grep")
-@pytest.mark.parametrize("kind", ["any", "without compiled code", "lines"])
+@pytest.mark.parametrize("kind", ["any", "without compiled code", "lines", "most"])
 @pytest.mark.parametrize(
     "args",
     [
@@ -84,20 +84,24 @@ def gnu(tree: Path, *args: str) -> tuple[int, list[bytes], str]:
         [r"\berror\b"], [r"\Bar"], ["(foo|bar)_?"], ["[e-g]rror"], ["(e|E)rror.*full"],
         ["-n", "^[[:space:]]*$"], ["nothing at all"], ["-vl", "."], ["-il", "WARN"],
         ["-ne", "a", "-e", "^a", "-e", "a$"], ["-e", "disk\nfull"], ["-nv", "-m", "2", "a"],
+        ["-n", "disk|full"], ["-ni", "E(RROR|Mpty)"], ["-c", "^(foo|bar)"], ["-vn", "foo|bar"],
+        ["-n", "(full.*disk|disk.*full)"], ["-no", "-e", "foo", "-e", "foo_bar"], ["-oi", "R+"],
+        ["-onw", "a|foo"], ["-ov", "error"], ["-om", "1", "a"], ["-wn", "foo|bar"], ["-io", "k"],
+        ["-o", "(foo)?"], [r"-n", r"(r)\1"], ["-l", "x.y|xzy"], ["-n", "f(oo|ull)$"],
     ],
 )  # fmt: skip
 def test_it_selects_what_grep_does(
     run: Run, tree: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], kind: str
 ) -> None:
-    """Also of files that all end with a line, which are searched together."""
+    """Also of files that all, or nearly all, end with a line: these are searched together."""
     if kind == "without compiled code":
         monkeypatch.setattr(search.native, "code", None)
-    if kind == "lines":
-        for path in tree.rglob("*.txt"):
-            path.write_bytes(path.read_bytes().rstrip(b"\n") + b"\n")
-        (tree / "empty").write_bytes(b"\n")
-        stored.change("c", {os.path.relpath(p, tree): p.read_bytes()
-                            for p in sorted(tree.rglob("*")) if p.is_file()})  # fmt: skip
+    if kind in ("lines", "most"):
+        paths = sorted(path for path in tree.rglob("*") if path.is_file())
+        for path in paths:
+            if kind == "lines" or path.stem not in ("00", "20", "22"):
+                path.write_bytes(path.read_bytes().rstrip(b"\n") + b"\n")
+        stored.change("c", {os.path.relpath(path, tree): path.read_bytes() for path in paths})
     mine = [r"^\s*$" if arg == "^[[:space:]]*$" else arg for arg in args]
     perl = [] if any("F" in arg for arg in args if arg[:1] == "-") else ["-E"]
     expected = gnu(tree, *perl, *args)
@@ -231,6 +235,76 @@ def test_lines_of_a_binary_file_are_printed_if_asked_for(run: Run) -> None:
     assert run("grep", "-l", "c", "an e") == Done(0, b"b\n\n", "")
 
 
+@pytest.mark.parametrize("fewer", [1, 99])
+def test_odd_files_among_many(run: Run, monkeypatch: pytest.MonkeyPatch, fewer: int) -> None:
+    """Without a newline at the end, or with a NUL byte; the others are searched together if these
+    are few."""
+    monkeypatch.setattr(search, "FEWER", fewer)
+    files = {f"{i:03}": b"an error\n%d errors\n" % i for i in range(99)}
+    odd = {"000": b"error at\nthe end", "017": b"none\0\n", "018": b"\0error", "019": b"error\0\n",
+           "020": b"er", "021": b"ror\n", "098": b"error"}  # fmt: skip
+    stored.make("c", files | odd)
+    expected = list[str]()
+    for name, data in sorted((files | odd).items()):
+        lines = data.decode().splitlines()
+        found = [f"{name}:{i + 1}:{line}" for i, line in enumerate(lines) if "error" in line]
+        expected += [] if "\0" in lines[0] else found
+    done = run("grep", "-n", "c", "error")
+    assert done.out.decode().splitlines() == expected
+    assert done.err.splitlines() == [
+        f"winkfs: c: {name}: binary file matches" for name in ("018", "019")
+    ]
+    counted = run("grep", "-c", "c", "error").out.decode().splitlines()
+    assert counted == [
+        f"{name}:{sum(b'error' in line for line in data.splitlines())}"
+        for name, data in sorted((files | odd).items())
+    ]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_only_ascii_letters_have_a_case(run: Run, end: bytes) -> None:
+    """GNU grep folds the others in UTF-8 locales: docs/archive.md."""
+    lines = [
+        "K",
+        "k",
+        "\N{KELVIN SIGN}",
+        "s",
+        "S",
+        "\N{LATIN SMALL LETTER LONG S}",
+        "É",
+        "é",
+        "@",
+        "`",
+    ]
+    stored.make("c", {"a": "\n".join(lines).encode() + end})
+    for pattern, found in (
+        ("K", "Kk"),
+        ("s", "sS"),
+        ("É", "É"),
+        ("`", "`"),
+        ("@", "@"),
+        ("É|k", "KkÉ"),
+    ):
+        assert run("grep", "-hi", "c", pattern).out.decode() == "".join(f"{c}\n" for c in found)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "numbers"),
+    [
+        ("error", [1, 3]), ("error$", []), ("^error", [3]), (r"error\r$", [1, 3]), ("^$", [4]),
+        (r"(?<=n )err", [1]), (r"(?<!n )err", [3]), (r"(?i)N ERR|\A\r", [1, 2]), ("err(?!or)", []),
+        ("(?s)error.error", []), (r"error\r\nerror", []), (r"(r)\1or", [1, 3]), (r"^\r", [2]),
+        ("(?x) n [ ] err # x", [1]), ("(?-i:ERR)|n err?", [1]), (r"(?i:ERR)or\r", [1, 3]),
+        ("(an )?error", [1, 3]), ("(an )error", [1]), ("(?=error)", [1, 3]), ("x*", [1, 2, 3, 4]),
+    ],
+)  # fmt: skip
+def test_expressions_and_carriage_returns(run: Run, pattern: str, numbers: list[int]) -> None:
+    lines = [b"an error\r", b"\r", b"error\r", b""]
+    stored.make("c", {"a": b"\n".join([*lines, b""])})
+    expected = b"".join(b"%d:%b\n" % (n, lines[n - 1]) for n in numbers)
+    assert run("grep", "-hn", "c", pattern).out == expected
+
+
 def test_quiet_prints_nothing(run: Run, tree: Path) -> None:
     assert run("grep", "-q", "c", "error") == Done(0, b"", "")
     assert run("grep", "-q", "c", "nothing at all") == Done(1, b"", "")
@@ -267,16 +341,22 @@ def test_a_reader_that_ends_early_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "literal"),
+    ("pattern", "literals"),
     [
-        ("error", b"error"), ("^error$", b"error"), ("err(or)?ss", b"err"), ("(error)+", b"error"),
-        ("a|b", b""), ("foo(bar|baz)", b"foo"), ("x?yyy", b"yyy"), ("(?i:ab)cdef", b"cdef"),
-        ("[0-9]+", b""), ("a.bcd", b"bcd"), ("(?i)ABC", b"abc"), ("", b""), (r"\.txt", b".txt"),
+        ("error", "error"), ("^error$", "error"), ("err(or)?ss", "err+ss"), ("(error)+", "error"),
+        ("a|bc", "a bc"), ("foo(bar|baz)", "foobar foobaz"), ("x?yyy", "yyy"),
+        ("(?i:ab)cdef", "cdef"),
+        ("[0-9]+", ""), ("a.bcd", "bcd+a"), ("(?i)ABC", "abc"), ("", ""), (r"\.txt", ".txt"),
+        ("a|", ""), ("(a|b)c", "ac bc"), ("x(abc|def+)", "abc de+f"), (r"a\nb", ""),
+        (r"(a)\1", "a"), ("([ab]x|cd)[^a]", "x cd"),
+        ("(?=abc)d", "d"), ("(?!abc)", ""), ("(?:ab)*c", "c"), ("(?:ab){2}", "ab"), ("a|b*", ""),
+        ("[^a]b", "b"), ("(a)?(?(1)bc|de)", ""), ("[ab][cd][ef][gh]", ""), ("(?-i:A)", "A"),
     ],
 )  # fmt: skip
-def test_the_literal_that_each_match_has(pattern: str, literal: bytes) -> None:
-    found = Pattern(pattern.encode(), fixed=False, ignore_case=False, word=False)
-    assert found.literal == literal
+def test_the_literals_that_each_match_has(pattern: str, literals: str) -> None:
+    """Texts of an alternative with +, alternatives with a space between them."""
+    found = Pattern(pattern.encode(), fixed=False, ignore_case=False, word=False).literals
+    assert b" ".join(map(b"+".join, found)).decode() == literals
 
 
 @pytest.mark.parametrize(

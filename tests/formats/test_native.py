@@ -137,23 +137,45 @@ def test_entries_are_walked_alike_wherever_the_window_ends(monkeypatch):
 # --- cells ---
 
 
-def test_lines_with_a_literal_are_those_of_a_loop():
+@pytest.mark.parametrize("folded", [False, True])
+def test_lines_with_literals_are_those_of_a_loop(folded):
     rng = random.Random(5)
-    for size in (*range(40), 5_000):
-        data = bytes(rng.choices(b"ab\n", k=size))
-        for literal in (b"a", b"ab", b"abba", b"x", data[-1:].strip(), data.partition(b"\n")[0]):
-            if not literal:
+    for size in (*range(40), *range(60, 140, 3), 5_000):
+        data = bytes(rng.choices(b"abAB@`[{\xe1\n", [8, 4, 4, 8, 1, 1, 1, 1, 1, 5], k=size))
+        text = data.lower() if folded else data
+        some = text[-1:].strip(), text.partition(b"\n")[0], text[-70:].rpartition(b"\n")[2]
+        for literals in (
+            *((each,) for each in (b"a", b"ab", b"abba", b"x", b"`", b"{", b"\xe1", *some)),
+            (b"ab", b"ba"), (b"b", b"b", b"a"), (b"aa", b"{"),
+        ):  # fmt: skip
+            if not all(literals):
                 continue
             found, at = [], 0
-            for line in data.split(b"\n"):
-                if literal in line:
+            for line in text.split(b"\n"):
+                if all(literal in line for literal in literals):
                     found.append([at, at + len(line)])
                 at += len(line) + 1
-            lines = np.frombuffer(native.built().lines(data, literal), np.int64)
-            assert lines.reshape(-1, 2).tolist() == found
-    for literal in (b"", b"\n", b"a\nb"):
-        with pytest.raises(ValueError, match="literal"):
-            native.built().lines(b"a\nb\n", literal)
+            lines = np.frombuffer(native.built().lines(data, literals, folded), np.int64)
+            assert lines.reshape(-1, 2).tolist() == found, literals
+
+
+@pytest.mark.parametrize("literals", [(), (b"",), (b"\n",), (b"a", b"a\nb"), (b"a",) * 9])
+def test_literals_of_lines_are_few_and_have_no_line_feed(literals):
+    with pytest.raises(ValueError, match="literal"):
+        native.built().lines(b"a\nb\n", literals, False)
+
+
+def test_lines_have_heads_and_numbers():
+    data = b"a\n\nbcd\nx\ny"
+    lines = np.array([[0, 1], [2, 2], [4, 6], [7, 8], [9, 10]])
+    of, heads, starts = np.array([0, 0, 0, 1, 1]), [b"f:", b""], np.array([0, 7])
+    headed = native.built().headed
+    assert headed(data, lines, of, heads, None) == b"f:a\nf:\nf:cd\nx\ny\n"
+    assert headed(data, lines, of, heads, starts) == b"f:1:a\nf:2:\nf:3:cd\n1:x\n2:y\n"
+    many = b"\n" * 2100
+    rows = np.repeat(np.arange(2100), 2).reshape(-1, 2)
+    found = headed(many, rows, np.zeros(2100, np.int64), [b""], starts[:1])
+    assert found == b"".join(b"%d:\n" % (i + 1) for i in range(2100))
 
 
 @pytest.mark.parametrize("load", [0.1, 0.7, 0.99, 1.0])

@@ -359,4 +359,14 @@ def test_lines_end_where_their_memory_does() -> None:
         data = np.array(rng.choices(b"a\n", k=rng.randrange(70)), np.uint8)
         literal = rng.choice([b"a", b"aa", b"a" * 64, b"a" * 300, b"b", b"", b"\n", *WRONG])
         with refused():
-            code.lines(data, literal)
+            code.lines(data, (literal,) * rng.randrange(4), rng.choice([False, True]))
+        with refused():
+            code.headed(
+                data,
+                np.array(
+                    rng.choices([0, 1, 5, 64, 70, *EDGES], [9, 9, 9, 9, 9, *[1] * len(EDGES)], k=4)
+                ),
+                np.array(rng.choices([0, 1, -1, 2], [20, 20, 1, 1], k=2)),
+                [b"name", b""] + WRONG[:1] * rng.randrange(2),
+                rng.choice([None, np.array([0, 1]), np.array([rng.choice(EDGES), 0])]),
+            )

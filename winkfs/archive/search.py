@@ -21,14 +21,15 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from itertools import islice, repeat
+from itertools import islice, pairwise, repeat
 from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 
 from winkformats import native
-from winkformats.arrays import MAX_ROW, Int64, among, gather
+from winkformats.arrays import Int64, among
 from winkformats.disk.schemes import is_far
+from winkformats.disk.storage import Buffer
 from winkformats.errors import CorruptError, FormatError
 from winkformats.kv.entry import MASK64
 from winkfs.container.container import Container
@@ -47,8 +48,10 @@ from winkfs.tables import tables
 UNIT_BYTES: Final = 4 << 20  # of contents that a process takes at a time
 UNIT_FILES: Final = 8 << 10
 BATCH_BYTES: Final = 1 << 20  # of contents that are searched together: they stay in the cache
+FEWER: Final = 16  # times as many contents are searched together as by themselves, at least
 LARGE: Final = 1 << 20  # bytes of a content that is read by itself
 PROCESS_BYTES: Final = 16 << 20  # of contents, from which several processes search
+MOST_LITERALS: Final = 8  # that are searched, or that a line has to have
 PER_FILE: Final = 256  # bytes that a file counts beside its content
 SLACK: Final = 64  # bytes of an entry beside its value
 SPARSE: Final = 4  # times the bytes of contents that are read at most, with what is between them
@@ -60,7 +63,7 @@ LINE: Final = b"\n"
 Line = Callable[[str], None]
 Mode = Literal["lines", "only", "count", "names"]
 Spans = Iterator[tuple[int, int]]
-Printed = dict[int, tuple[bool, bytes]]
+Printed = dict[int, tuple[bool, bytes | bytearray]]
 """Row -> whether it has selected lines, and what is printed."""
 
 
@@ -70,8 +73,9 @@ Printed = dict[int, tuple[bool, bytes]]
 class Pattern:
     """One pattern.
 
-    literal  bytes that each line that it matches has; b"": not known. In lower case if `folded`
-    raises   ValueError for one that is not valid
+    literals  each line that it matches has all texts of one of them, the longest is the first;
+              empty: not known. In lower case if `folded`
+    raises    ValueError for one that is not valid
     """
 
     def __init__(self, text: bytes, *, fixed: bool, ignore_case: bool, word: bool) -> None:
@@ -80,10 +84,14 @@ class Pattern:
         plain = _compiled(source, flags)
         self.folded = bool(plain.flags & re.IGNORECASE)
         parsed = _parsed(source, flags)
-        literal = _literal(parsed)
-        self.literal = literal.lower() if self.folded else literal
-        # Each line that has the literal matches.
-        self._sure = not word and bool(literal) and all(op == "LITERAL" for op, _ in _ops(parsed))
+        exact = _exact(parsed)
+        literals = [(text,) for text in exact] if exact and all(exact) else _literals(parsed)
+        if self.folded:
+            literals = [tuple(text.lower() for text in texts) for texts in literals]
+        known = not any(LINE in text for texts in literals for text in texts)
+        self.literals = list(dict.fromkeys(literals)) if known else []
+        # Each line that has them matches.
+        self._sure = not word and bool(exact) and bool(self.literals)
         self.line = _compiled(b"(?<!\\w)(?:%b)(?!\\w)" % source, flags) if word else plain
         # Finds the first line of several that may match; None: any may.
         self._finder = _compiled(source, flags | re.MULTILINE) if _is_local(parsed) else None
@@ -91,9 +99,10 @@ class Pattern:
     def lines(self, content: bytes, folded: bytes) -> Spans:
         """Yield start and end of the lines that match. `folded`: the content in lower case."""
         at, size, text = 0, len(content), folded if self.folded else content
+        literal = self.literals[0][0] if len(self.literals) == 1 else b""
         while at < size:
-            if self.literal:
-                hit = text.find(self.literal, at)
+            if literal:
+                hit = text.find(literal, at)
             elif self._finder is not None:
                 found = self._finder.search(content, at)
                 hit = -1 if found is None else found.start()
@@ -106,34 +115,31 @@ class Pattern:
                 return
             end = content.find(LINE, hit)
             end = size if end < 0 else end
-            if self._sure or self.line.search(content[start:end]):
+            if (self._sure and literal) or self.line.search(content[start:end]):
                 yield start, end
             at = end + 1
 
-    def lines_in(self, data: bytes, folded: memoryview) -> Int64:
+    def lines_in(self, data: memoryview) -> Int64:
         """Return start and end of the lines that match, int64[n, 2], by the compiled path.
 
-        data  contents, each with a line feed at its end; the literal is known
+        data  contents, each with a line feed at its end; literals are known
         """
         assert native.code is not None
-        found = native.code.lines(folded if self.folded else data, self.literal)
-        lines = np.frombuffer(found, np.int64).reshape(-1, 2)
+        found = [native.code.lines(data, texts, self.folded) for texts in self.literals]
+        lines = _united([np.frombuffer(each, np.int64).reshape(-1, 2) for each in found])
         if self._sure:
             return lines
         match = self.line.search
         return lines[[match(data[start:end]) is not None for start, end in lines.tolist()]]
 
 
-def _headed(heads: list[bytes], of: Int64, data: bytes, begin: Int64, stop: Int64) -> bytes:
-    """Return the lines data[begin[i] : stop[i]], each behind heads[of[i]]."""
-    sizes = np.fromiter(map(len, heads), np.int64, len(heads))
-    ends = np.cumsum(sizes)
-    at, length = np.empty((2, len(of), 2), np.int64)
-    at[:, 0], length[:, 0] = (ends - sizes)[of], sizes[of]
-    at[:, 1], length[:, 1] = begin + sizes.sum(), stop - begin
-    full = length > 0
-    raw = np.frombuffer(b"".join([*heads, data]), np.uint8)
-    return gather(raw, at[full], length[full])[1].tobytes()
+def _united(found: list[Int64]) -> Int64:
+    """Return the lines of several searches, each once, in order."""
+    if len(found) == 1:
+        return found[0]
+    lines = np.concatenate(found)
+    united: Int64 = lines[np.unique(lines[:, 0], return_index=True)[1]]
+    return united
 
 
 def _compiled(source: bytes, flags: int) -> re.Pattern[bytes]:
@@ -174,21 +180,51 @@ def _parts(argument: Any) -> Iterator[Any]:
             yield from _parts(each)
 
 
-def _literal(parsed: Any) -> bytes:
-    """Return the longest literal that each match has; b"": none is known."""
-    found, run = [b""], bytearray()
+def _exact(parsed: Any) -> list[bytes]:
+    """Return the few texts that a pattern matches, no others; empty: there are others."""
+    found = [b""]
     for op, argument in parsed:
-        kind = str(op)
+        kind, ends = str(op), list[bytes]()
+        if kind == "LITERAL":
+            ends = [bytes([argument])]
+        elif kind == "IN" and all(str(each) == "LITERAL" for each, _ in argument):
+            ends = [bytes([byte]) for _, byte in argument]
+        elif kind == "SUBPATTERN" and not argument[1] | argument[2]:
+            ends = _exact(argument[3])
+        elif kind == "BRANCH":
+            parts = [_exact(part) for part in argument[1]]
+            ends = [text for part in parts for text in part] if all(parts) else []
+        if not 0 < len(found) * len(ends) <= MOST_LITERALS:
+            return []
+        found = [text + end for text in found for end in ends]
+    return found
+
+
+def _literals(parsed: Any) -> list[tuple[bytes, ...]]:
+    """Return texts, of which each match has all of one tuple, the longest first; empty: unknown."""
+    choices, texts, run = list[list[tuple[bytes, ...]]](), set[bytes](), bytearray()
+    for op, argument in parsed:
+        kind, inner = str(op), list[tuple[bytes, ...]]()
         if kind == "LITERAL":
             run.append(argument)
             continue
-        found.append(bytes(run))
+        texts.add(bytes(run))
         run.clear()
         if kind == "SUBPATTERN" and not argument[1] & re.IGNORECASE:
-            found.append(_literal(argument[3]))
+            inner = _literals(argument[3])
         elif kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT") and argument[0]:
-            found.append(_literal(argument[2]))
-    return max(*found, bytes(run), key=len)
+            inner = _literals(argument[2])
+        elif kind == "BRANCH":
+            parts = [_literals(part) for part in argument[1]]
+            inner = [each for part in parts for each in part] if all(parts) else []
+        if len(inner) == 1:
+            texts.update(inner[0])
+        elif 0 < len(inner) <= MOST_LITERALS:
+            choices.append(inner)
+    texts.add(bytes(run))
+    if every := sorted(texts - {b""}, key=lambda text: (-len(text), text)):
+        choices.append([tuple(every[:MOST_LITERALS])])
+    return max(choices, key=lambda each: (min(len(of[0]) for of in each), -len(each)), default=[])
 
 
 def _is_local(parsed: Any) -> bool:
@@ -240,12 +276,13 @@ class Search:
 
         cost  a search of all for the literal of each pattern
         """
-        if self.invert or not all(pattern.literal for pattern in self.patterns):
+        literals = [(p.folded, of[0]) for p in self.patterns for of in p.literals]
+        if self.invert or not all(pattern.literals for pattern in self.patterns):
             return range(len(ends) - 1)
         found = set[int]()
         folded = data[: ends[-1]].lower() if self.folded else data
-        for pattern in self.patterns:
-            text, literal, at = folded if pattern.folded else data, pattern.literal, 0
+        for ignore_case, literal in literals:
+            text, at = folded if ignore_case else data, 0
             while (hit := text.find(literal, at, ends[-1])) >= 0:
                 i = bisect_right(ends, hit) - 1
                 at = ends[i + 1]
@@ -253,32 +290,34 @@ class Search:
                     found.add(i)
         return sorted(found)
 
+    @property
+    def joins(self) -> bool:
+        """Return whether `joined` can search many contents."""
+        known = all(pattern.literals for pattern in self.patterns)
+        return known and not self.separator and native.code is not None
+
+    def alone(self, data: memoryview, ends: Int64) -> list[int]:
+        """Return which of the contents data[ends[i] : ends[i + 1]] `joined` cannot take: those
+        without a line feed at the end, or with a NUL byte if lines are printed."""
+        assert native.code is not None
+        raw = np.frombuffer(data, np.uint8)
+        found = raw[ends[1:] - 1] != LINE[0]
+        printed = self.mode in ("lines", "only") and not self.text
+        if printed and native.code.lines(data, (b"\0",), False):
+            found |= np.minimum.reduceat(raw, ends[:-1]) == 0
+        alone: list[int] = np.flatnonzero(found).tolist()
+        return alone
+
     def joined(
-        self, data: bytes, ends: Int64, names: Callable[[Int64], list[bytes]]
-    ) -> tuple[bool, bytes] | None:
+        self, data: memoryview, ends: Int64, names: Callable[[Int64], list[bytes]]
+    ) -> tuple[bool, bytes | bytearray]:
         """Return as `printed` of many contents, data[ends[i] : ends[i + 1]], by array operations.
 
         names  returns the names of the contents with these numbers
-        ->     None: each has to be searched by itself
         """
-        usual = self.mode in ("lines", "count", "names") and not self.separator
-        literals = [pattern.literal for pattern in self.patterns]
-        if not usual or not all(literals) or any(LINE in literal for literal in literals):
-            return None
-        raw = np.frombuffer(data, np.uint8)
-        if (raw[ends[1:] - 1] != LINE[0]).any():
-            return None
-        if self.mode == "lines" and not self.text and b"\0" in data:
-            return None
-        upper = (raw - ord("A") < 26).view(np.uint8) if self.folded else 0
-        folded = (raw + (upper << 5)).data if self.folded else raw.data
-        found = [pattern.lines_in(data, folded) for pattern in self.patterns]
-        lines = found[0]
-        if len(found) > 1:
-            lines = np.concatenate(found)
-            lines = lines[np.unique(lines[:, 0], return_index=True)[1]]
+        lines = _united([pattern.lines_in(data) for pattern in self.patterns])
         if self.invert:
-            breaks = np.flatnonzero(raw == LINE[0])
+            breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == LINE[0])
             others = np.ones(len(breaks), bool)
             others[np.searchsorted(breaks, lines[:, 1])] = False
             starts = np.concatenate([[0], breaks[:-1] + 1])
@@ -288,8 +327,8 @@ class Search:
         return self._printed_lines(data, ends, names, lines)
 
     def _printed_lines(
-        self, data: bytes, ends: Int64, names: Callable[[Int64], list[bytes]], lines: Int64
-    ) -> tuple[bool, bytes]:
+        self, data: memoryview, ends: Int64, names: Callable[[Int64], list[bytes]], lines: Int64
+    ) -> tuple[bool, bytes | bytearray]:
         """Print lines of joined contents: see `Pattern.lines_in`."""
         file = np.searchsorted(ends, lines[:, 0], "right") - 1
         if self.most is not None and len(lines):
@@ -305,19 +344,12 @@ class Search:
         which, of = np.unique(file, return_inverse=True)
         if self.mode == "names":
             return some, b"".join([self.shown(name) + LINE for name in names(which)])
+        assert native.code is not None
+        if self.mode == "only":
+            lines, of = self._parts(data, lines, of)
         heads = [self._head(name, b":") for name in names(which)]
-        begin, stop = lines[:, 0], lines[:, 1] + 1
-        if not self.numbered and (stop - begin).max(initial=0) <= MAX_ROW:
-            return some, _headed(heads, of, data, begin, stop)
-        spans = zip(of.tolist(), begin.tolist(), stop.tolist(), strict=True)
-        if not self.numbered:
-            return some, b"".join([heads[i] + data[start:end] for i, start, end in spans])
-        breaks = np.flatnonzero(np.frombuffer(data, np.uint8) == LINE[0])
-        numbers = np.searchsorted(breaks, begin) - np.searchsorted(breaks, ends[file]) + 1
-        return some, b"".join([
-            b"%b%d:%b" % (heads[i], number, data[start:end])
-            for (i, start, end), number in zip(spans, numbers.tolist(), strict=True)
-        ])  # fmt: skip
+        starts = ends[which] if self.numbered else None
+        return some, native.code.headed(data, lines, of.astype(np.int64), heads, starts)
 
     def printed(self, name: bytes, content: bytes, binary: list[bytes]) -> tuple[bool, bytes]:
         """Return whether a content has selected lines, and what is printed of it.
@@ -348,8 +380,9 @@ class Search:
                 at = start
             before = head + b"%d:" % number if self.numbered else head
             if self.mode == "only":
-                for text in () if self.invert else self._matches(content[start:end]):
-                    parts += before, text, LINE
+                line = content[start:end]
+                for begin, stop in () if self.invert else self._matches(line):
+                    parts += before, line[begin:stop], LINE
             else:
                 parts += before, content[start:end], LINE
         return True, b"".join(parts)
@@ -363,15 +396,31 @@ class Search:
         found = runs[0] if len(runs) == 1 else _each_once(heapq.merge(*runs))
         return _between(content, found) if self.invert else found
 
-    def _matches(self, line: bytes) -> Iterator[bytes]:
-        """Yield the parts of a line that match: the first, of these the longest."""
+    def _parts(self, data: memoryview, lines: Int64, of: Int64) -> tuple[Int64, Int64]:
+        """Return the parts of lines that match, and their files: `of` has those of the lines."""
+        found = [] if self.invert else [
+            (start + begin, start + stop, file)
+            for (start, end), file in zip(lines.tolist(), of.tolist(), strict=True)
+            for begin, stop in self._matches(data[start:end])
+        ]  # fmt: skip
+        columns = np.array(found, np.int64).reshape(-1, 3)
+        return np.ascontiguousarray(columns[:, :2]), columns[:, 2]
+
+    def _matches(self, line: Buffer) -> Spans:
+        """Yield start and end of the parts that match and have bytes: the first, of these the
+        longest."""
+        if len(self.patterns) == 1:
+            for found in self.patterns[0].line.finditer(line):
+                if found.end() > found.start():
+                    yield found.span()
+            return
         at = 0
         while at <= len(line):
             spans = [m.span() for p in self.patterns if (m := _some(p.line, line, at))]
             if not spans:
                 return
             start, end = min(spans, key=lambda span: (span[0], -span[1]))
-            yield line[start:end]
+            yield start, end
             at = end
 
     def _around(self, name: bytes, content: bytes, lines: list[tuple[int, int]]) -> bytes:
@@ -398,7 +447,7 @@ class Search:
         return b"".join(parts)
 
 
-def _some(pattern: re.Pattern[bytes], line: bytes, at: int) -> re.Match[bytes] | None:
+def _some(pattern: re.Pattern[bytes], line: Buffer, at: int) -> re.Match[bytes] | None:
     """Return the first match that is not empty."""
     return next(
         (found for found in pattern.finditer(line, at) if found.end() > found.start()), None
@@ -571,23 +620,34 @@ class Searcher:
             self._buffer, good,
         )  # fmt: skip
         search, places, all_good = self._search, ends.tolist(), bool(good.all())
-        if all_good:
-            data = bytes(memoryview(self._buffer)[:total])
-            found = search.joined(data, ends, lambda which: rows.take(index[which]).names)
-            if found is not None:
-                printed[int(index[0])] = found
-                return index[:0]
-        may = search.may_have(self._buffer, places)
-        names = rows.take(index[list(may)]).names
-        with memoryview(self._buffer) as view:
+        with memoryview(self._buffer)[:total] as data:
+            alone = search.alone(data, ends) if all_good and search.joins else None
+            if alone is not None and len(alone) * FEWER <= len(index):
+                for start, stop in pairwise([-1, *alone, len(index)]):
+                    some = slice(start + 1, stop)
+                    self._together(rows, index[some], data, ends[start + 1 : stop + 1], printed)
+                may: Sequence[int] = alone
+                rest = index[:0]
+            else:
+                may = search.may_have(self._buffer, places)
+                rest = np.setdiff1d(np.flatnonzero(good), may)
+            names = rows.take(index[list(may)]).names
             for i, name in zip(may, names, strict=True):
                 if all_good or good[i]:
-                    content = bytes(view[places[i] : places[i + 1]])
+                    content = bytes(data[places[i] : places[i + 1]])
                     printed[int(index[i])] = search.printed(name, content, result.binary)
-        if search.mode == "count" and len(may) < len(index):
-            for i in np.setdiff1d(np.flatnonzero(good), may).tolist():
+        if search.mode == "count":
+            for i in rest.tolist():
                 printed[int(index[i])] = search.printed(rows.name(int(index[i])), b"", [])
         return index[~good]
+
+    def _together(
+        self, rows: FileTable, index: Int64, data: memoryview, ends: Int64, printed: Printed
+    ) -> None:
+        if len(index):
+            printed[int(index[0])] = self._search.joined(
+                data[ends[0] : ends[-1]], ends - ends[0], lambda n: rows.take(index[n]).names
+            )
 
     def _by_name(self, rows: FileTable, index: Int64, printed: Printed, result: Result) -> None:
         names = rows.take(index).names if len(index) else []
