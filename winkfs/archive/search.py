@@ -75,6 +75,7 @@ class Pattern:
 
     literals  each line that it matches has all texts of one of them, the longest is the first;
               empty: not known. In lower case if `folded`
+    sure      each line that has them matches
     raises    ValueError for one that is not valid
     """
 
@@ -90,8 +91,7 @@ class Pattern:
             literals = [tuple(text.lower() for text in texts) for texts in literals]
         known = not any(LINE in text for texts in literals for text in texts)
         self.literals = list(dict.fromkeys(literals)) if known else []
-        # Each line that has them matches.
-        self._sure = not word and bool(exact) and bool(self.literals)
+        self.sure = not word and bool(exact) and bool(self.literals)
         self.line = _compiled(b"(?<!\\w)(?:%b)(?!\\w)" % source, flags) if word else plain
         # Finds the first line of several that may match; None: any may.
         self._finder = _compiled(source, flags | re.MULTILINE) if _is_local(parsed) else None
@@ -115,7 +115,7 @@ class Pattern:
                 return
             end = content.find(LINE, hit)
             end = size if end < 0 else end
-            if (self._sure and literal) or self.line.search(content[start:end]):
+            if (self.sure and literal) or self.line.search(content[start:end]):
                 yield start, end
             at = end + 1
 
@@ -127,7 +127,7 @@ class Pattern:
         assert native.code is not None
         found = [native.code.lines(data, texts, self.folded) for texts in self.literals]
         lines = _united([np.frombuffer(each, np.int64).reshape(-1, 2) for each in found])
-        if self._sure:
+        if self.sure:
             return lines
         match = self.line.search
         return lines[[match(data[start:end]) is not None for start, end in lines.tolist()]]
@@ -341,12 +341,12 @@ class Search:
             heads = [self._head(name, b":") for name in names(np.arange(len(ends) - 1))]
             pairs = zip(heads, counts, strict=True)
             return some, b"".join([b"%b%d\n" % pair for pair in pairs])
+        if self.mode == "only":
+            lines, file = self._parts(data, ends, lines, file)
         which, of = np.unique(file, return_inverse=True)
         if self.mode == "names":
             return some, b"".join([self.shown(name) + LINE for name in names(which)])
         assert native.code is not None
-        if self.mode == "only":
-            lines, of = self._parts(data, lines, of)
         heads = [self._head(name, b":") for name in names(which)]
         starts = ends[which] if self.numbered else None
         return some, native.code.headed(data, lines, of.astype(np.int64), heads, starts)
@@ -396,24 +396,33 @@ class Search:
         found = runs[0] if len(runs) == 1 else _each_once(heapq.merge(*runs))
         return _between(content, found) if self.invert else found
 
-    def _parts(self, data: memoryview, lines: Int64, of: Int64) -> tuple[Int64, Int64]:
-        """Return the parts of lines that match, and their files: `of` has those of the lines."""
-        found = [] if self.invert else [
-            (start + begin, start + stop, file)
-            for (start, end), file in zip(lines.tolist(), of.tolist(), strict=True)
+    def _parts(
+        self, data: memoryview, ends: Int64, lines: Int64, file: Int64
+    ) -> tuple[Int64, Int64]:
+        """Return the parts of lines that match, and their files."""
+        if self.invert:
+            return lines[:0], file[:0]
+        pattern = self.patterns[0]
+        if len(self.patterns) == 1 and pattern.sure and self.most is None:
+            spans = [found.span() for found in pattern.line.finditer(data)]
+            parts = np.array(spans, np.int64).reshape(-1, 2)
+            return parts, np.searchsorted(ends, parts[:, 0], "right") - 1
+        rows = np.array([
+            (start + begin, start + stop, number)
+            for (start, end), number in zip(lines.tolist(), file.tolist(), strict=True)
             for begin, stop in self._matches(data[start:end])
-        ]  # fmt: skip
-        columns = np.array(found, np.int64).reshape(-1, 3)
-        return np.ascontiguousarray(columns[:, :2]), columns[:, 2]
+        ], np.int64).reshape(-1, 3)  # fmt: skip
+        return np.ascontiguousarray(rows[:, :2]), rows[:, 2]
 
-    def _matches(self, line: Buffer) -> Spans:
-        """Yield start and end of the parts that match and have bytes: the first, of these the
-        longest."""
-        if len(self.patterns) == 1:
-            for found in self.patterns[0].line.finditer(line):
-                if found.end() > found.start():
-                    yield found.span()
-            return
+    def _matches(self, line: Buffer) -> Iterable[tuple[int, int]]:
+        """Return start and end of the parts that match and have bytes."""
+        if len(self.patterns) > 1:
+            return self._first_matches(line)
+        found = self.patterns[0].line.finditer(line)
+        return [span for span in [each.span() for each in found] if span[0] < span[1]]
+
+    def _first_matches(self, line: Buffer) -> Spans:
+        """Yield the first parts that match one of the patterns, of these the longest."""
         at = 0
         while at <= len(line):
             spans = [m.span() for p in self.patterns if (m := _some(p.line, line, at))]
