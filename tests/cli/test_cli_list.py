@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -16,6 +17,8 @@ from commands import PROGRAM, Run, listed, on_a_terminal, one_line
 from folders import write_files
 
 import winkfs
+from winkformats import native
+from winkfs.cli import tree as tree_command
 from winkfs.container import select
 from winkfs.dataset import reading
 from winkfs.units import short_size
@@ -415,6 +418,27 @@ def test_empty_container_has_no_files(run: Run) -> None:
     assert run("ls", "e", "/") == run("ls", "e", "-S") == run("find", "e") == (0, b"", "")
     assert run("du", "e").out == b"0\t.\n"
     assert run("tree", "e").out == b"e\n\n0 directories, 0 files\n"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("more", ["", "l" * 40_000])
+def test_a_tree_is_that_with_sizes_without_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch, compiled: bool, more: str
+) -> None:
+    """Also names with signs before the slash, slashes at odd places, and a long one."""
+    if not compiled:
+        monkeypatch.setattr(native, "code", None)
+    monkeypatch.setattr(tree_command, "ROWS", 5)
+    names = ["a", "a!/x", "a!b", "a-/y/z", "a/-", "a/x/1", "a/x/2", "b//c", "/abs/x", "dir/", "é/ü",
+             "x.y", "x/y/z/w", "x/y/v", ODD, f"{ODD}d/{ODD}", more or "m"]  # fmt: skip
+    stored.make("c", dict.fromkeys(names, b"1"))
+    plain, sized = (run("tree", *args, "c").out for args in ([], ["--du"]))
+    assert re.sub(rb"\[ *\d+\]  ", b"", sized).replace(b"17 used in ", b"") == plain
+    assert b"\xe2\x94\x82   \xe2\x94\x94\xe2\x94\x80\xe2\x94\x80 x\n" in plain
+    assert plain.splitlines()[-1] == b"15 directories, 17 files"
+    if not more:
+        names = [line.split(b"\x80 ")[-1] for line in run("tree", "c", "x").out.splitlines()]
+        assert names[:6] == [b"x", b"y", b"v", b"z", b"w", b""]
 
 
 def test_odd_names_are_listed_as_they_are(run: Run) -> None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import click
 
+from winkformats import native
 from winkfs.cli._common import AS_OF, BASE, Failures, complete_name, counted, opened, printable
 from winkfs.cli.du import totals, write_lines
-from winkfs.names import to_strs
+from winkfs.names import to_bytes, to_strs
 from winkfs.units import short_size
 
 if TYPE_CHECKING:
+    from winkformats.arrays import Int64
     from winkfs.container.directories import Tree
+
+ROWS: Final = 1 << 16  # that are printed together
 
 
 @click.command()
@@ -53,7 +57,10 @@ def tree(
         found = totals(container, directory or "", failures, levels, files=not only)
     if found is not None:
         printed = _Printed(found, directory or base, human=human, sums=sums, only=only)
-        write_lines(printed.json() if as_json else printed.lines())
+        if as_json:
+            write_lines(printed.json())
+        else:
+            printed.write()
     return failures.status
 
 
@@ -61,40 +68,83 @@ class _Printed:
     """A tree as text. root: its name."""
 
     def __init__(self, found: Tree, root: str, *, human: bool, sums: bool, only: bool) -> None:
-        self._only = only
-        self._names = [root, *[name.rpartition("/")[2] for name in to_strs(found.names)[1:]]]
+        self._only, self._root = only, root
         self._tree, self._human, self._sums = found, human, sums
-        self._directory, self._sizes = found.directory.tolist(), found.size.tolist()
-        self._depth = found.depth.tolist()
+        self._escaped = sys.stdout.isatty()
 
-    def lines(self) -> Iterator[str]:
-        """Yield the lines of a tree for people."""
-        import numpy as np
+    @cached_property
+    def _names(self) -> list[str]:
+        """The last parts of the names."""
+        return [self._root, *[n.rpartition("/")[2] for n in to_strs(self._tree.names)[1:]]]
 
-        over, count = self._tree.over, len(self._names)
-        youngest = np.zeros(count, np.int64)
-        np.maximum.at(youngest, over[1:], np.arange(1, count))
-        last = youngest[over] == np.arange(count)
-        names = list(map(printable, self._names)) if sys.stdout.isatty() else self._names
-        if self._human or self._sums:
-            names = [f"{self._size(i)}{name}" for i, name in enumerate(names)]
-        yield f"{names[0]}\n"
-        stems = [""] * (max(self._depth) + 1)  # before what is in the directory of each level
-        # Files that follow each other in a directory, except its last one, have one stem.
-        alone = self._tree.directory | last
-        single = np.flatnonzero(alone | np.append(True, alone[:-1])).tolist()
-        for i, stop in pairwise([*single[1:], count]):
-            depth = self._depth[i]
-            stem = stems[depth - 1]
-            mark = f"{stem}{'└── ' if last[i] else '├── '}"
-            between = f"\n{mark}"
-            yield f"{mark}{between.join(names[i:stop])}\n"
-            stems[depth] = stem + ("    " if last[i] else "│   ")
-        directories = sum(self._directory[1:])
+    @cached_property
+    def _directory(self) -> list[bool]:
+        found: list[bool] = self._tree.directory.tolist()
+        return found
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        found: list[int] = self._tree.size.tolist()
+        return found
+
+    def write(self) -> None:
+        """Print the lines of a tree for people."""
+        out, count = sys.stdout.buffer, len(self._tree.depth)
+        write_lines([f"{self._labels(0, [self._root])[0]}\n"])
+        heads, of = self._heads()
+        spans, raw = self._spans(), list(map(to_bytes, heads))
+        for start in range(1, count, ROWS):
+            some = slice(start, start + ROWS)
+            if spans is not None and native.code is not None:
+                out.write(native.code.headed(spans[0], spans[1][some], of[some], raw, None))
+            else:
+                labels = self._labels(start, self._names[some])
+                rows = zip(of[some].tolist(), labels, strict=True)
+                write_lines(["".join([f"{heads[head]}{label}\n" for head, label in rows])])
+        directories = int(self._tree.directory[1:].sum())
         files = count - 1 - directories
         used = f"{self._amount(0)} used in " if self._sums else ""
         what = [counted(directories, "directory"), counted(files, "file")]
-        yield f"\n{used}{', '.join(what[: 1 if self._only else 2])}\n"
+        write_lines([f"\n{used}{', '.join(what[: 1 if self._only else 2])}\n"])
+
+    def _heads(self) -> tuple[list[str], Int64]:
+        """Return what is in front of the names in each directory, of the last one after it, and
+        which of these is in front of each name, int64[n]."""
+        import numpy as np
+
+        over, directory, count = self._tree.over, self._tree.directory, len(self._tree.depth)
+        youngest = np.zeros(count, np.int64)
+        np.maximum.at(youngest, over[1:], np.arange(1, count))
+        last = youngest[over] == np.arange(count)
+        number = np.cumsum(directory) - 1
+        stems = [""]
+        inside = np.flatnonzero(directory)[1:]
+        for above, end in zip(number[over[inside]].tolist(), last[inside].tolist(), strict=True):
+            stems.append(stems[above] + ("    " if end else "│   "))
+        heads = [stem + mark for stem in stems for mark in ("├── ", "└── ")]
+        return heads, 2 * number[over] + last
+
+    def _spans(self) -> tuple[memoryview, Int64] | None:
+        """Return the names as bytes, and start and end of the last part of each in them,
+        int64[n, 2]; None: they are not printed as they are."""
+        import numpy as np
+
+        column = self._tree.column
+        if self._human or self._sums or self._escaped or column.dtype == object:
+            return None
+        raw = np.ascontiguousarray(column).view(np.uint8)
+        rows = np.arange(0, len(raw), column.itemsize)
+        slashes = np.append(-1, np.flatnonzero(raw == ord("/")))
+        behind = np.searchsorted(slashes, rows + column.itemsize) - 1
+        start = np.maximum(rows, slashes[behind] + 1)
+        return raw.data, np.stack([start, rows + np.strings.str_len(column)], 1)
+
+    def _labels(self, start: int, names: list[str]) -> list[str]:
+        """Return names as they are shown, with sizes. start: the index of the first."""
+        names = list(map(printable, names)) if self._escaped else names
+        if self._human or self._sums:
+            names = [f"{self._size(i)}{name}" for i, name in enumerate(names, start)]
+        return names
 
     def _size(self, index: int) -> str:
         """Return the size in front of a name."""
@@ -109,8 +159,9 @@ class _Printed:
     def json(self) -> Iterator[str]:
         """Yield the text of a list of two objects, the tree and a report."""
         open_, first = 0, True
-        for i, (name, depth) in enumerate(zip(self._names, self._depth, strict=True)):
-            directory = self._directory[i]
+        depths, directories = self._tree.depth.tolist(), self._directory
+        rows = zip(self._names, depths, directories, strict=True)
+        for i, (name, depth, directory) in enumerate(rows):
             record = {"type": "directory" if directory else "file", "name": name}
             fields = json.dumps(record)[:-1]
             if self._sums or not directory:
@@ -119,7 +170,7 @@ class _Printed:
             yield f"{']}' * (open_ - depth)}{between}\n"
             yield fields + (', "contents": [' if directory else "}")
             open_, first = depth + directory, directory
-        directories = sum(self._directory) - self._directory[0]
-        report = {"type": "report", "directories": directories}
-        report |= {"files": len(self._names) - directories - self._directory[0]}
+        below = sum(directories[1:])
+        report = {"type": "report", "directories": below}
+        report |= {"files": len(depths) - below - directories[0]}
         yield "]}" * open_ + f",\n{json.dumps(report)}\n]\n"

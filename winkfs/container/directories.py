@@ -27,7 +27,7 @@ from winkformats.arrays import (
     text_column,
     text_order,
 )
-from winkfs.container.table import NOTHING, FileTable
+from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 from winkfs.units import LAST
 
@@ -158,7 +158,7 @@ def _common(one: bytes, other: bytes) -> int:
 class Tree:
     """A root, directories and maybe files: each directory, then all that is in it, by name.
 
-    names       of each, bytes[n]
+    column      names of each
     depth       0 of the root, 1 of what is directly in it, int64[n]
     over        index of the directory that each is in, int64[n]; -1 of the root
     directory   which are directories, bool[n]
@@ -166,29 +166,35 @@ class Tree:
     files       files below the directory, 1 of a file, int64[n]
     """
 
-    names: list[bytes]
+    column: TextColumn
     depth: Int64
     over: Int64
     directory: Bools
     size: Int64
     files: Int64
 
+    @property
+    def names(self) -> list[bytes]:
+        """The names, bytes[n]. Cost: an object for each."""
+        found: list[bytes] = self.column.tolist()
+        return found
+
     def last(self) -> Tree:
         """Return the last file alone, as a root."""
         size, files = self.size[-1:], self.files[-1:]
         alone = np.zeros(1, np.int64)
-        return Tree(self.names[-1:], alone, alone - 1, self.directory[-1:], size, files)
+        return Tree(self.column[-1:], alone, alone - 1, self.directory[-1:], size, files)
 
     def postorder(self) -> Int64:
         """Return the indices such that each directory comes after what is in it."""
-        behind = np.arange(len(self.names)) - self.depth + self._sizes() - 1
+        behind = np.arange(len(self.depth)) - self.depth + self._sizes() - 1
         order = np.empty(len(behind), np.int64)
         order[behind] = np.arange(len(behind))
         return order
 
     def _sizes(self) -> Int64:
         """Return how many there are of each with all below it, int64[n]."""
-        found = np.ones(len(self.names), np.int64)
+        found = np.ones(len(self.depth), np.int64)
         _roll_up(self.depth, self.over, found)
         return found
 
@@ -250,9 +256,9 @@ class Totals:
         entries = self._entries
         if entries.parents:
             known = set(names)
-            rows, parent = entries.all()
-            empty = np.flatnonzero([name not in known for name in rows.names])
-            names += rows.take(empty).names
+            column, _, parent = entries.all()
+            empty = np.flatnonzero([name not in known for name in column.tolist()])
+            names += column[empty].tolist()
             over = np.append(over, parent[empty])
             depth = np.append(depth, depth[parent[empty]] + 1)
             sums = np.append(sums, np.zeros((2, len(empty)), np.int64), 1)
@@ -261,41 +267,43 @@ class Totals:
 
     def _sorted(self, names: list[bytes], depth: Int64, over: Int64, sums: Int64) -> Tree:
         """Return directories, and the files if they are kept, as a tree."""
-        directory = np.ones(len(names), np.bool_)
-        keys = _keys(text_column(names))
+        directory, column = np.ones(len(names), np.bool_), text_column(names)
         if self._files.parents:  # before a directory of the same name
-            rows, parent = self._files.all()
-            count = len(rows)
-            names = [*rows.names, *names]
-            keys = np.concatenate([_keys(rows.column), keys])
+            files, size, parent = self._files.all()
+            count = len(files)
+            column = np.concatenate([files, column])
             over = np.concatenate([parent, over])
             over[over >= 0] += count
             depth = np.concatenate([depth[parent] + 1, depth])
-            sums = np.concatenate([[rows.size, np.ones(count, np.int64)], sums], axis=1)
+            sums = np.concatenate([[size, np.ones(count, np.int64)], sums], axis=1)
             directory = np.concatenate([np.zeros(count, np.bool_), directory])
-        order = order_of(keys)
+        # Files are nearly in order, and directories are: this sort merges what is.
+        order = np.argsort(_keys(column), kind="stable")
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         over = np.where(over < 0, -1, place[over])[order]
         size, files = sums[:, order]
-        ordered = [names[i] for i in order.tolist()]
-        return Tree(ordered, depth[order], over, directory[order], size, files)
+        return Tree(column[order], depth[order], over, directory[order], size, files)
 
 
 class _Kept:
-    """Rows that are kept, and the numbers of their directories."""
+    """Names and sizes of rows that are kept, and the numbers of their directories."""
 
     def __init__(self) -> None:
-        self._rows: list[FileTable] = []
+        self._columns: list[TextColumn] = []
+        self._sizes: list[Int64] = []
         self.parents: list[Int64] = []
 
     def add(self, rows: FileTable, nested: Nested, wanted: Bools) -> None:
         if wanted.any():
-            self._rows.append(rows.take(wanted))
+            self._columns.append(rows.column[wanted])
+            self._sizes.append(rows.size[wanted])
             self.parents.append(nested.parent[wanted])
 
-    def all(self) -> tuple[FileTable, Int64]:
-        return FileTable.concat(self._rows) if self._rows else NOTHING, np.concatenate(self.parents)
+    def all(self) -> tuple[TextColumn, Int64, Int64]:
+        """Return names, sizes and numbers; there are some."""
+        column, size, parent = map(np.concatenate, (self._columns, self._sizes, self.parents))
+        return column, size, parent
 
 
 def _roll_up(depth: Int64, over: Int64, *sums: Int64) -> None:
@@ -313,8 +321,8 @@ def order_of(keys: TextColumn) -> Int64:
 
 def _keys(names: TextColumn) -> TextColumn:
     """Return texts whose byte order has each directory before what is in it, and that together."""
+    table = SLASH_FIRST.tobytes()
     if names.dtype == object:
-        return text_column([name.translate(SLASH_FIRST.tobytes()) for name in names.tolist()])
-    raw = np.ascontiguousarray(names).view(np.uint8)
-    found: TextColumn = SLASH_FIRST[raw].view(names.dtype)
+        return text_column([name.translate(table) for name in names.tolist()])
+    found: TextColumn = np.frombuffer(names.tobytes().translate(table), names.dtype)
     return found
