@@ -3,6 +3,7 @@ finishes the work."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -12,6 +13,7 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stored
@@ -225,6 +227,24 @@ def test_few_open_files_make_small_batches(tmp_path: Path) -> None:
                "unpack", base, tmp_path / "out"]  # fmt: skip
     subprocess.run(command, check=True)
     assert len(os.listdir(tmp_path / "out")) == 500
+
+
+def test_a_file_that_is_written_again_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, notes: list[Note]
+) -> None:
+    """The limit of open files is reached after its content was written."""
+    base = stored.make(tmp_path / "c", {"a": b"1", "b": b"2" * 100_000})
+    give, left = unpacker.Unpacker._give, [OSError(errno.EMFILE, "Too many open files")]
+
+    def giving(self: unpacker.Unpacker, path: bytes, *args: Any, **named: Any) -> None:
+        if path == b"b" and left:
+            raise left.pop()
+        give(self, path, *args, **named)
+
+    monkeypatch.setattr(unpacker.Unpacker, "_give", giving)
+    unpack(base, tmp_path / "out", note=notes.append)
+    assert (notes, left) == ([], [])
+    assert (tmp_path / "out/b").read_bytes() == b"2" * 100_000
 
 
 # --- what is there ---

@@ -18,7 +18,9 @@ from commands import PROGRAM, Done, Run, on_a_terminal, one_line
 
 import winkfs
 import winkfs.dataset
-from winkfs.archive.compare import Comparison
+from winkfs.archive.compare import Comparison, _digested
+from winkfs.archive.items import Content, Large, Meta, Note, Unreadable
+from winkfs.container.bulk import Row
 from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 from winkfs.tables import table_by_name
@@ -316,3 +318,15 @@ def test_many_names_that_differ_here_and_there(run: Run) -> None:
         elif i % 11 or i % 17:
             expected.append(f"{'-' if i % 11 else '+'} {name}")
     assert lines(run("diff", "a", "b")) == expected
+
+
+def test_contents_that_cannot_be_read_to_the_end_are_noted() -> None:
+    def ended(count: int) -> bytes:
+        raise Unreadable("became shorter")
+
+    notes: list[Note] = []
+    meta = Meta(0, 0o644, 0, 0, None)
+    torn = Large(b"torn", Content(ended, 2, None), 2, meta)
+    row = Row(b"whole", b"1", 0)
+    assert [name for name, _ in _digested([torn, row], notes.append)] == [b"whole"]
+    assert notes == [Note(b"torn", "became shorter", True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -219,3 +220,19 @@ def test_a_damaged_content_is_reported_with_the_name_of_its_file(run: Run) -> No
     done = run("verify", "n")
     assert done.status == 1
     assert b" (d/f7\\n): extent points to no data entry" in done.out
+
+
+def test_quick_compares_positions_if_the_counts_are_equal(run: Run, tmp_path: Path) -> None:
+    """The indexes are of two containers of one size, whose files lie in another order."""
+    base = stored.make(tmp_path / "c", {"a": b"1"})
+    shutil.copy(f"{base}.data", tmp_path / "d.data")
+    sizes = {"x": 8, "y": 800}
+    stored.change(base, {name: bytes(sizes[name]) for name in "xy"})
+    stored.change(tmp_path / "d", {name: bytes(sizes[name]) for name in "yx"})
+    winkfs.reindex(base)
+    winkfs.reindex(tmp_path / "d")
+    assert run("verify", "c", "--quick").status == 0
+    shutil.copy(tmp_path / "d.idx", f"{base}.idx")
+    done = run("verify", "c", "--quick")
+    assert done.status == 1
+    assert b"its cells are not those of the files of the catalog" in done.out

@@ -12,7 +12,10 @@ from commands import Run
 from mounting import mounted
 
 from winkfs.report.metrics import FAMILIES, Sample, _known, text
+from winkfs.report.records import depths
 from winkfs.stores import ledgerq, ringpage
+from winkfs.stores.ledgerq import files
+from winkfs.stores.ledgerq.tail import Rotation
 
 LINE = re.compile(r'(winkfs_[a-z_]+)\{((?:[a-z]+="(?:[^"\\\n]|\\[\\n"])*",?)*)\} (-?[0-9.e+-]+)')
 LABEL = re.compile(r'([a-z]+)="((?:[^"\\]|\\.)*)"')
@@ -146,3 +149,21 @@ def test_mounts_are_listed_without_an_operand(run: Run, tmp_path: Path) -> None:
     assert (str(base), str(directory)) not in parsed(run("metrics").out).get(
         "winkfs_mount_files", {}
     )
+
+
+def test_queue_whose_first_segment_is_removed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "OPEN_SEGMENTS", 1)  # the first one is not open any more
+    path = str(tmp_path / "queue")
+    ledgerq.create(path)
+    with ledgerq.Queue(path, "a", rotation=Rotation(messages=10)) as writer:
+        writer.push_many([b"1"] * 40)
+        writer.sync()
+        with ledgerq.Queue(path) as reader:
+            writer.pop_many(25)
+            writer.sync()
+            assert writer.compact().segments == 2
+            (found,) = depths(reader, 0)
+            assert len(reader.files.segments) == 2  # it knows what is left
+    assert found["oldest_age"] is None

@@ -191,6 +191,17 @@ def test_a_hole_in_dead_bytes_is_no_dead_byte(tmp_path: Path) -> None:
     assert after["live"] == before["live"]
 
 
+def test_a_hole_in_live_bytes_is_live(tmp_path: Path) -> None:
+    """As in a copy that left out zeros."""
+    base = stored.make(tmp_path / "c", {"a": bytes(1 << 20)})
+    with Path(f"{base}.data").open("r+b") as file:
+        if not punched(file.fileno(), 1 << 16, 1 << 19):
+            pytest.skip("no holes on this file system")
+    found = gather(str(base))["space"]
+    assert found["live"] > 1 << 20 and found["holes"] <= found["dead"] + found["holes"] < 1 << 12
+    assert min(found["dead"], *found["map"]["dead"]) >= 0
+
+
 def punched(fd: int, start: int, size: int) -> bool:
     import ctypes
 
