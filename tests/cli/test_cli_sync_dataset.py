@@ -8,12 +8,14 @@ import signal
 import subprocess
 from pathlib import Path
 
+import data_sets
 import pytest
 import stored
 import trees
 from commands import Done, Run, one_line
 
 import winkfs
+from winkfs.archive import syncplan
 from winkfs.container.frames import Frames
 from winkfs.dataset import dataset
 from winkfs.dataset.shardwriter import ShardWriter
@@ -223,3 +225,22 @@ def test_an_empty_data_set_makes_an_empty_container(run: Run) -> None:
     assert run("dataset", "create", "set").status == 0
     assert run("sync", "set", "made") == NOTHING
     assert stored.names("made") == []
+
+
+def test_a_large_file_of_a_data_set_is_a_stream(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A classic container cannot take its entries as they are."""
+    data = bytes(range(256)) * 4000
+    winkfs.create("made", classic=True).close()
+    data_sets.put("set", {"large": data, "small": b"1"})
+    monkeypatch.setattr(syncplan, "STREAM_BYTES", 1 << 16)
+    read, sizes = winkfs.Dataset.read, set[int]()
+
+    def reading(self: winkfs.Dataset, name: str, offset: int = 0, size: int = -1) -> bytes:
+        if name == "large":
+            sizes.add(size)
+        return read(self, name, offset, size)
+
+    monkeypatch.setattr(winkfs.Dataset, "read", reading)
+    assert run("sync", "set", "made").status == 0
+    assert min(sizes) >= 0  # of a part; -1: of the whole file
+    assert stored.files("made") == {"large": data, "small": b"1"}

@@ -24,6 +24,8 @@ import winkfs
 from winkformats.errors import CorruptError
 from winkfs import FileType, Report, Row
 from winkfs.cli import main
+from winkfs.container import verify as verify_module
+from winkfs.container.verify import info
 
 pytestmark = pytest.mark.in_memory
 
@@ -511,3 +513,16 @@ def test_a_put_over_a_deleted_inode_leaves_one_cell(base: Path) -> None:
     put(base, "a", b"new")
     assert [line for line in problems(base) if "cells" in line] == []
     assert read(base, "a") == b"new"
+
+
+def test_an_estimate_of_dead_bytes_is_not_0_if_there_are_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = make(tmp_path / "c", {f"{i:03}": b"0123456789" for i in range(500)})
+    with winkfs.open(base, "a") as c:
+        c.delete("007")
+    true = info(str(base))
+    monkeypatch.setattr(verify_module, "EXACT_BYTES", 0)
+    found = info(str(base))
+    assert true["dead_bytes_exact"] and not found["dead_bytes_exact"]
+    assert true["dead_bytes"] / 2 < found["dead_bytes"] <= true["dead_bytes"]

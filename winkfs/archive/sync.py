@@ -23,7 +23,7 @@ from winkfs.archive.compare import Change, StoreSide, what_is
 from winkfs.archive.items import Note, Notes
 from winkfs.archive.pack import scratch_of
 from winkfs.archive.packer import Packer, Progress
-from winkfs.archive.syncplan import NONE_REMOVED, Options, Origin, SyncReport, compared
+from winkfs.archive.syncplan import NONE_REMOVED, Options, Origin, Place, SyncReport, compared
 from winkfs.archive.tree import OwnFiles, OwnFolder
 from winkfs.archive.update import Mark, now_ns
 from winkfs.container.building import building
@@ -61,15 +61,15 @@ def target_at(path: str) -> Literal["container", "data set", "tree"]:
 
 
 def sync(
-    source: str,
-    base: str,
+    source: Place,
+    target: Place,
     options: Options,
     *,
     note: Notes,
     changed: Callable[[Change], None],
     progress: Progress | None = None,
 ) -> SyncReport:
-    """Make `base` equal to a source: an existing data set, a directory, which is made if its path
+    """Make a target equal to a source: an existing data set, a directory, which is made if its path
     ends with a slash, or a container, which is made if there is nothing.
 
     note      called with each file that was not stored as it is
@@ -78,7 +78,7 @@ def sync(
     raises    NoSuchFile; Refusal (an empty source); Locked; FormatError; OSError; ValueError; of a
               data set DatasetConflict
     """
-    what, report, damages = target_at(base), SyncReport(), set[str]()
+    base, report, damages = target.path, SyncReport(), set[str]()
 
     def count(noted: Note) -> None:
         if not noted.name:  # damage of a store, which several may notice
@@ -88,11 +88,11 @@ def sync(
         report.count(noted)
         note(noted)
 
-    if what == "tree":
+    if target.what == "tree":
         from winkfs.archive.synctree import into_tree  # late, as few write into one
 
         into_tree(source, base, options, report, count, changed, progress)
-    elif what == "data set":
+    elif target.what == "data set":
         _into_dataset(source, base, options, report, count, changed, progress)
     else:
         _into_container(source, base_of(base), options, report, count, changed, progress)
@@ -100,7 +100,7 @@ def sync(
 
 
 def _into_container(
-    source: str,
+    source: Place,
     target: str,
     options: Options,
     report: SyncReport,
@@ -122,7 +122,7 @@ def _into_container(
         else:
             container = stack.enter_context(building(target, **origin.like()))
         began = now_ns()
-        mark = Mark.of(container, options.root(source))
+        mark = Mark.of(container, options.root(source.path))
         side = StoreSide(container, origin.problem)
         origin.set_since(mark.since)
         work = compared(side, origin, (mark.since, mark.end), options, note, changed)
@@ -165,7 +165,7 @@ def _changing(target: str) -> Iterator[Container]:
 
 
 def _into_dataset(
-    source: str,
+    source: Place,
     target: str,
     options: Options,
     report: SyncReport,
@@ -183,7 +183,7 @@ def _into_dataset(
         old = stack.enter_context(contextlib.closing(open_dataset(target)))
         own = None if is_far(old.base) else OwnFolder(old.base)
         origin = Origin(source, old.base, own, scratch_of(old.base), options, note, stack)
-        began, tree = now_ns(), options.root(source)
+        began, tree = now_ns(), options.root(source.path)
         since, seen, packed = last_packed(old, tree)
         side = _DatasetSide(old, origin.problem, seen, packed)
         origin.set_since(since)

@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,6 @@ from winkfs.archive.compare import (
     StoreSide,
     TarSide,
     TreeSide,
-    what_is,
 )
 from winkfs.archive.items import (
     STDIN,
@@ -64,6 +63,14 @@ NONE_LEFT: Final = "the source is empty: --force removes all files"
 NONE_REMOVED: Final = Note(b"", "nothing is removed, because of these errors", False)
 ITSELF: Final = "is the source, too: nothing is synced with itself"
 Refused = Callable[[Change], Note | None]
+
+
+class Place(NamedTuple):
+    """A side of a sync. what: of the source, as `compare.what_is` returns it; of the target, as
+    `sync.target_at`."""
+
+    path: str
+    what: str
 
 
 @dataclass(slots=True)
@@ -225,7 +232,7 @@ class Origin:
 
     def __init__(
         self,
-        path: str,
+        source: Place,
         target: str,
         own: OwnFiles | OwnFolder | None,
         scratch: str,
@@ -239,7 +246,8 @@ class Origin:
         own     its files, which are left out if they are in the source
         raises  Refusal if it is the target; ValueError of standard input; as `open`
         """
-        self.path, self.what, self._stack = path, what_is(path), stack
+        path, self._stack = source.path, stack
+        self.path, self.what = source
         self._options, self._note, self._scratch, self._own = options, note, scratch, own
         self._exclude = excluder(options.exclude)
         self.everything = options.xattrs or self.what == "store"
@@ -430,11 +438,12 @@ class _StoreItems:
             yield item if compare is None else Suspect(item, compare)
 
     def _item(self, name: bytes) -> Item:
+        """Return a file; a large one as a stream, but of stores whose records are read as one."""
         reader = self._reader
         row = metadata_row(reader, name)
         ftype = FileType.FILE if row.ftype == FileType.EXEC else row.ftype
         size = reader.stat(name).size
-        if size < STREAM_BYTES or not isinstance(reader, Container):
+        if size < STREAM_BYTES or not isinstance(reader, Container | DatasetReading):
             return row._replace(data=reader.read(name), ftype=ftype)
         holes = any(extent.pointer == 0 for extent in reader.extents(name))
         return Large(name, Stored(reader, name), size, metadata_of(row), holes)

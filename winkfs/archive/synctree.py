@@ -32,6 +32,7 @@ from winkfs.archive.syncplan import (
     Decided,
     Options,
     Origin,
+    Place,
     SyncReport,
     Work,
     compared,
@@ -60,7 +61,7 @@ AN_MTIME: Final = 1_234_567_890_123_456_789  # ns, with a digit in each place
 
 
 def into_tree(
-    source: str,
+    source: Place,
     root: str,
     options: Options,
     report: SyncReport,
@@ -74,7 +75,7 @@ def into_tree(
         origin = Origin(source, root, None, tempfile.gettempdir(), options, left.count, stack)
         if origin.what == "tree":
             raise ValueError("both are directories: rsync copies these")
-        _refuse_inside(source, root)
+        _refuse_inside(source.path, root)
         there = os.path.isdir(root)
         if not there and options.dry:
             place = stack.enter_context(tempfile.TemporaryDirectory(prefix="winkfs-"))
@@ -87,7 +88,7 @@ def into_tree(
         )  # fmt: skip
         gives_owners = options.owners and os.geteuid() == 0
         side = _Restored(origin.side, place, trusted=options.trusted, owners=gives_owners)
-        rules = _Rules(origin, target, side, options, left.names, source, root)
+        rules = _Rules(origin, target, side, options, left.names, source.path, root)
         work = compared(
             target, origin, NO_DOUBT, options, left.count, changed, side=side,
             everything=options.xattrs, refused=rules.refused,

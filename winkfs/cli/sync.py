@@ -13,6 +13,7 @@ from winkfs.cli.unpack import NO_SAME_OWNER, SAME_PERMISSIONS
 
 if TYPE_CHECKING:
     from winkfs.archive.compare import Change
+    from winkfs.archive.syncplan import Place
 
 COUNTS = ("files", "directories", "links", "bytes", "updated", "unchanged", "removed", "failed")
 
@@ -79,7 +80,7 @@ def sync(
     from winkfs.archive.sync import sync as run
     from winkfs.archive.syncplan import Options
 
-    _check(source, base, xattrs, same_permissions, no_same_owner)
+    sides = _sides(source, base, xattrs, same_permissions, no_same_owner)
     options = Options(
         delete, checksum, dry_run, force, xattrs,
         tuple(map(glob_text, include)), tuple(map(glob_text, exclude)),
@@ -91,7 +92,7 @@ def sync(
             write_change(change)
 
     with Progress("syncing", "files", quiet=quiet) as bar:
-        report = run(source, base, options, note=bar.note, changed=changed, progress=bar)
+        report = run(*sides, options, note=bar.note, changed=changed, progress=bar)
     if as_json:
         emit({"source": source, "base": base} | {name: getattr(report, name) for name in COUNTS})
     elif sys.stderr.isatty() and not quiet and not dry_run:
@@ -100,22 +101,26 @@ def sync(
     return 1 if report.failed else 0
 
 
-def _check(
+def _sides(
     source: str, base: str, xattrs: bool, same_permissions: bool, no_same_owner: bool
-) -> None:
-    """Raise UsageError for operands and options that do not go together."""
+) -> tuple[Place, Place]:
+    """Return what SRC and DST are. Raises UsageError for operands and options that do not go
+    together."""
     from winkfs.archive.compare import what_is
     from winkfs.archive.sync import target_at
+    from winkfs.archive.syncplan import Place
 
     if STDIN in (source, base):
         raise click.UsageError("SRC is read twice, and DST too: - is not possible")
     try:
-        tree, into = what_is(source) == "tree", target_at(base) == "tree"
+        sides = Place(source, what_is(source)), Place(base, target_at(base))
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    tree, into = (side.what == "tree" for side in sides)
     if tree and into:
         raise click.UsageError("SRC and DST are both directories: rsync -a copies these")
     if not into and (same_permissions or no_same_owner):
         raise click.UsageError("-p and --no-same-owner are for a DST that is a directory")
     if into and xattrs and not same_permissions:
         raise click.UsageError("a directory DST gets other attributes than user.* only with -p")
+    return sides

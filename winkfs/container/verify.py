@@ -527,7 +527,8 @@ def _space_record(kv: KVSeq, count: bool) -> Record:
     content, inodes = block.get("DTOTSZ", 0), block.get("ITOTSZ", 0)
     dead, exact = 0, kv.entries == kv.aentries
     if not exact:
-        dead = used - min(content + inodes + ENTRY_OVERHEAD * kv.aentries, used)
+        dead = used - content - inodes - ENTRY_OVERHEAD * kv.aentries
+        dead = max(dead, min(ENTRY_OVERHEAD * (kv.entries - kv.aentries), used), 0)
         # The compressed size of contents is recorded nowhere else.
         if count and (used <= EXACT_BYTES or block.get("INCOMPAT", 0) & COMPRESSED):
             with suppress(FormatError):  # verify reports what is wrong
