@@ -13,7 +13,6 @@ import sys
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import stored
@@ -234,14 +233,14 @@ def test_a_file_that_is_written_again_counts_once(
 ) -> None:
     """The limit of open files is reached after its content was written."""
     base = stored.make(tmp_path / "c", {"a": b"1", "b": b"2" * 100_000})
-    give, left = unpacker.Unpacker._give, [OSError(errno.EMFILE, "Too many open files")]
+    chmod, left = os.fchmod, [OSError(errno.EMFILE, "Too many open files")]
 
-    def giving(self: unpacker.Unpacker, path: bytes, *args: Any, **named: Any) -> None:
-        if path == b"b" and left:
+    def failing(fd: int, mode: int) -> None:
+        if os.fstat(fd).st_size == 100_000 and left:
             raise left.pop()
-        give(self, path, *args, **named)
+        chmod(fd, mode)
 
-    monkeypatch.setattr(unpacker.Unpacker, "_give", giving)
+    monkeypatch.setattr(os, "fchmod", failing)
     unpack(base, tmp_path / "out", note=notes.append)
     assert (notes, left) == ([], [])
     assert (tmp_path / "out/b").read_bytes() == b"2" * 100_000
