@@ -88,7 +88,7 @@ def _escape(char: str) -> str:
 def clean(name: bytes) -> bytes:
     """Return a name without empty and `.` parts: people and archives write `./a`, `/a` and `a/` for
     a."""
-    return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))
+    return b"/".join([part for part in name.split(b"/") if part and part != b"."])
 
 
 # --- keys ---

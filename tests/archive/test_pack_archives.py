@@ -30,6 +30,7 @@ from trees import snapshot
 
 import winkfs
 from winkfs.archive import decompress, squashfs
+from winkfs.archive import zip as zips
 from winkfs.archive.items import STREAM_BYTES, Note
 from winkfs.archive.pack import pack
 from winkfs.archive.unpack import unpack
@@ -232,6 +233,42 @@ def test_zip_large_member_with_a_wrong_checksum_is_not_stored(
     path.write_bytes(data)
     pack(path, tmp_path / "c", note=notes.append)
     assert files(tmp_path / "c") == {"b": b"1"} and problems(notes).keys() == {b"big"}
+
+
+def test_zip_small_members_are_read_as_by_zipfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deflated = zipfile.ZIP_DEFLATED
+    path = zipped(
+        tmp_path / "z.zip", (member("stored"), b"S" * 99), (member("empty"), b""),
+        (member("deflated", compress_type=deflated), b"D" * 70_000),
+        (member("fields", extra=field(0x9999, bytes(300))), b"F"), (member("grün"), b"G"),
+        (member("crc"), b"CONTENT"), (member("head"), b"H"), (member("flag"), b"L"),
+        (member("data", compress_type=deflated), os.urandom(50)),
+        (member("long", compress_type=deflated), b"1" * 999), (member("last"), b"1"),
+    )  # fmt: skip
+    data = bytearray(path.read_bytes())
+    data[data.index(b"CONTENT")] ^= 1
+    data[data.index(b"head") + 1] ^= 1
+    data[data.rindex(b"flag") - 46 + 8] ^= 0x20  # patched
+    data[data.index(b"data") + 4] ^= 7
+    data[data.rindex(b"long") - 46 + 24] -= 1  # its size: the stream has more
+    path.write_bytes(data)
+    small, taken, found = zips._small, list[str](), []
+
+    def counted(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
+        content = small(archive, info)
+        taken.extend([info.filename] * (content is not None))
+        return content
+
+    for i, read in enumerate((counted, lambda archive, info: None)):
+        monkeypatch.setattr(zips, "_small", read)
+        notes = list[Note]()
+        report = pack(path, tmp_path / f"c{i}", note=notes.append)
+        found.append((files(tmp_path / f"c{i}"), report, notes))
+    assert found[0] == found[1]
+    assert taken == ["stored", "deflated", "last"]
+    assert problems(notes).keys() == {b"crc", b"head", b"flag", b"data", b"long"}
 
 
 def test_zip_members_that_share_bytes_and_bombs(tmp_path: Path, notes: list[Note]) -> None:

@@ -24,6 +24,7 @@ import winkfs
 import winkfs.archive.pack
 import winkfs.dataset.packing
 from winkformats.extsort import SortedRecords
+from winkfs.archive.ahead import FILE, Ahead, Found, PlainFiles
 from winkfs.archive.items import STREAM_BYTES, Note, Seen
 from winkfs.archive.pack import pack
 from winkfs.archive.packer import UNCHANGEABLE, PackReport
@@ -103,17 +104,22 @@ def test_unchanged_classic_container_is_read_but_not_written(
 def test_contents_are_not_read_where_ctimes_are_old(
     tree: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = []
-    real = os.open
+    opened = set[bytes]()
+    real, real_plain = os.open, Ahead._plain
 
     def spy(path: Any, flags: int, *args: Any, **options: Any) -> int:
         if not flags & os.O_DIRECTORY and isinstance(path, bytes):  # as names of a tree are
-            opened.append(path)
+            opened.add(path)
         return real(path, flags, *args, **options)
 
+    def spy_plain(ahead: Ahead, some: list[Found], buffer: memoryview) -> PlainFiles:
+        opened.update(found.path for found in some if found.kind == FILE)
+        return real_plain(ahead, some, buffer)
+
     monkeypatch.setattr(os, "open", spy)
+    monkeypatch.setattr(Ahead, "_plain", spy_plain)
     assert counts(pack(tree, packed, update=True)) == (0, 0, 13)
-    assert opened == []
+    assert opened == set()
     pack(tree, packed, update=True, checksum=True)
     assert len(opened) == 8
 
@@ -280,6 +286,19 @@ def test_pack_with_a_failure_does_not_vouch_for_the_file(place: Path) -> None:
     assert pack(tree, place / "c", update=True).failed == 1
     with winkfs.open(place / "c") as container:
         assert container.store.packed["PACKTIME"] <= (tree / "run.sh").stat().st_ctime_ns
+
+
+def test_what_cannot_be_read_does_not_make_others_new(place: Path) -> None:
+    root = place / "root"
+    root.mkdir()
+    for name in ("a", "c", "d"):
+        (root / name).write_bytes(name.encode())
+    grow_old(root)
+    pack(root, place / "c")
+    os.mkfifo(root / "b")
+    (root / "d").write_bytes(b"D")
+    report = pack(root, place / "c", update=True, checksum=True)
+    assert (counts(report), report.left_out) == ((1, 0, 2), 1)
 
 
 def test_name_that_is_listed_twice_or_lies_deep_is_packed(tree: Path, packed: Path) -> None:

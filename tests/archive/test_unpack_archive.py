@@ -309,6 +309,29 @@ def test_python_and_unzip_read_a_zip(tree: Path, tmp_path: Path, notes: list[Not
         assert file.getinfo("large").compress_size < file.getinfo("large").file_size / 10
 
 
+def test_compressed_files_are_stored_in_a_zip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("winkfs.archive.zipwriter.HELD_BYTES", 200 * KB)
+    files = {
+        name: head + bytes(size)
+        for name, head, size in (
+            ("gz", b"\x1f\x8b\x08", 5000), ("zst", b"\x28\xb5\x2f\xfd", 5000),
+            ("text", b"BZh", 5000), ("large gz", b"\x1f\x8b\x08", 300 * KB),
+            ("large", b"1", 300 * KB),
+        )
+    }  # fmt: skip
+    with winkfs.create(tmp_path / "c") as c:
+        c.put_many(files.items())
+    out = io.BytesIO()
+    unpack(tmp_path / "c", zip=out)
+    with zipfile.ZipFile(out) as file:
+        assert {name: file.read(name) for name in file.namelist()} == files
+        smaller = {info.filename for info in file.infolist() if info.compress_size < info.file_size}
+        assert smaller == {"text", "large"}
+        assert file.getinfo("gz").compress_type == zipfile.ZIP_STORED
+
+
 def test_holes_are_noted_as_what_a_zip_cannot_have(tmp_path: Path, notes: list[Note]) -> None:
     with winkfs.create(tmp_path / "c") as c:
         c.put("whole", bytes(128 * KB), mtime=5)

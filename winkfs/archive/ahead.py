@@ -38,6 +38,9 @@ class Found(NamedTuple):
     kind: bytes
 
 
+Walk = Callable[[Callable[[int], None]], Generator[Found, None, None]]
+"""Yields names in the tree. It gets a function to which it passes the descriptors of directories
+that it has left."""
 PlainFiles = tuple[memoryview, int, bytearray]
 """The first n of many files: a buffer with their contents, the bytes used of it, and
 int64[n, FIELDS]; -1: not plain, see `Ahead`."""
@@ -63,11 +66,8 @@ class Ahead:
             (BUFFER_BYTES if has_ample_memory() else SMALL_BUFFER_BYTES) + STREAM_BYTES
         )
 
-    def items(
-        self, walk: Callable[[Callable[[int], None]], Generator[Found, None, None]]
-    ) -> Generator[Item | Block, None, None]:
-        """Yield the items of a walk. `walk` gets a function to which it passes the descriptors of
-        directories that it has left."""
+    def items(self, walk: Walk) -> Generator[Item | Block, None, None]:
+        """Yield the items of a walk."""
         left: list[int] = []
         ahead: deque[tuple[list[Found], list[int], Future[PlainFiles]]] = deque()
         walking, threads = walk(left.append), ThreadPoolExecutor(READERS, "winkfs-read")

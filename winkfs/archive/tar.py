@@ -211,11 +211,15 @@ class Tarball:
             kind = to_str(member.kind)
             self._note(Note(name, f"of an unknown type {kind}: stored as a file", False))
         size, holes = member.size, member.holes if member.size >= SPARSE_BYTES else None
-        content = Content(reader.take, size, member.holes)
         if size >= STREAM_BYTES or holes is not None:
+            content = Content(reader.take, size, member.holes)
             return Large(name, content, size, meta, holes is not None, reader.read)
         try:
-            return Row(name, content.read(), mtime, FileType.FILE, mode, *owner, xattrs)
+            if member.holes is None:
+                data = reader.take(size)
+            else:
+                data = Content(reader.take, size, member.holes).read()
+            return Row(name, data, mtime, FileType.FILE, mode, *owner, xattrs)
         except Unreadable as error:
             self._note(Note(name, str(error), True))
             return None

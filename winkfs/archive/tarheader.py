@@ -50,6 +50,7 @@ PAX_NAME: Final = b"././@PaxHeader"
 EMPTY: Final = frozenset((HARD_LINK, LINK, DIR, *DEVICES))
 """Types whose size counts no data behind the header, though some tools write such."""
 
+NUMBERS_KEPT: Final = 1024  # fields whose numbers are remembered: most members have the same
 DIGITS: Final = 19  # of a number of 64 bits
 NUMBER: Final = re.compile(rb"([+-]?)0*(\d*)(?:\.(\d*))?")
 
@@ -76,7 +77,9 @@ def is_header(block: bytes) -> bool:
     written = number(block[148:156])
     if written is None or len(block) < BLOCK or block == ZEROS:
         return False
-    found = sum(block) - sum(block[148:156]) + 8 * 32
+    # An Adler-32 checksum has the sum of up to 256 bytes, and 1, in its low half.
+    halves = zlib.adler32(block[:256]) & 0xFFFF, zlib.adler32(block[256:]) & 0xFFFF
+    found = sum(halves) - 2 - sum(block[148:156]) + 8 * 32
     if written == found:
         return True
     high = sum(byte > 127 for byte in block[:148] + block[156:])
@@ -126,6 +129,7 @@ def encode(
     return b"%b%06o\0 %b" % (head[:148], total, head[156:])
 
 
+@lru_cache(NUMBERS_KEPT)
 def number(field: bytes) -> int | None:
     """Return the number of a field: octal digits, none of them is 0; or base 256."""
     if field[:1] > b"\x7f":

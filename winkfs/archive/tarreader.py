@@ -217,8 +217,8 @@ class Reader:
     def next(self) -> Member | None:
         """Return the next member; None at the end."""
         before: Extended | None = None
-        while (block := self._header()) is not None:
-            head, at = tar.decode(block), self._at - BLOCK
+        while (found := self._header()) is not None:
+            (head, block), at = found, self._at - BLOCK
             if head.kind not in (tar.PAX, tar.PAX_SOLARIS, tar.PAX_GLOBAL, *LONG):
                 before = before or Extended(self.globals)
                 self._members += 1
@@ -235,8 +235,8 @@ class Reader:
             self._bad(before.at or 0, "an extended header of a member that is missing")
         return None
 
-    def _header(self) -> bytes | None:
-        """Return the next header, behind what is none; None at the end."""
+    def _header(self) -> tuple[tar.Header, bytes] | None:
+        """Return the next header and its block, behind what is none; None at the end."""
         if self._left and not self.drain():
             self._bad(self._at, self.cut())
         skipped: int | None = None
@@ -245,12 +245,13 @@ class Reader:
             self._zeros = zeros
             if zeros and self._ignore_zeros:
                 continue
-            if (sound := not zeros and self._is_sound(block)) or zeros:
+            head = None if zeros else self._sound_header(block)
+            if head is not None or zeros:
                 self._doubt = 0
                 if skipped is not None:
                     self._bad(skipped, f"no header of a member: skipped up to byte {at:,}")
-                if sound:
-                    return block
+                if head is not None:
+                    return head, block
                 self._end()
             elif self._doubt:
                 self._left, self._doubt = self._doubt - BLOCK, 0
@@ -264,16 +265,17 @@ class Reader:
             self._bad(skipped, "no header of a member: skipped up to the end")
         return None
 
-    def _is_sound(self, block: bytes) -> bool:
-        """Return whether a block is a header that can be gone by; a note where only its size is
-        wrong."""
+    def _sound_header(self, block: bytes) -> tar.Header | None:
+        """Return the header in a block; None: it has none, or one whose size is wrong, which is
+        noted."""
         if not tar.is_header(block):
-            return False
+            return None
         head = tar.decode(block)
-        if not _sound(head.size):
-            size = "no number" if head.size is None else f"{head.size:,} bytes"
-            self._note(Note(clean(head.name), f"its size is {size}", True))
-        return _sound(head.size)
+        if _sound(head.size):
+            return head
+        size = "no number" if head.size is None else f"{head.size:,} bytes"
+        self._note(Note(clean(head.name), f"its size is {size}", True))
+        return None
 
     def _end(self) -> None:
         """Read what is behind the end: nothing, zeros, or another archive, which is noted."""

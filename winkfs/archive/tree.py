@@ -14,6 +14,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from itertools import islice, product
@@ -22,7 +23,7 @@ from typing import IO, Final
 from winkformats import native
 from winkformats.disk.pagecache import OnceFile, ReadOnce
 from winkformats.extsort import SortedRecords
-from winkfs.archive.ahead import DIR, FILE, LINK, OTHER, Ahead, Found
+from winkfs.archive.ahead import DIR, FILE, LINK, OTHER, Ahead, Found, Walk
 from winkfs.archive.items import (
     PERMISSIONS,
     SPARSE_BYTES,
@@ -190,7 +191,7 @@ class Tree:
             if native.code is None:
                 yield from filter(None, map(self._read, self._found(root)))
             else:
-                yield from self._ahead(root)
+                yield from self._ahead(partial(self._found, root))
 
     def changed(
         self, update: Chooser | None, *, by_mtime: bool
@@ -198,10 +199,31 @@ class Tree:
         """Yield the files that `update` chooses; None: all."""
         with self._opened() as root:
             chosen = self._chosen(root, update)
+            if native.code is not None and not by_mtime:
+                yield from self._changed_ahead(root, chosen)
+                return
             for kind, seen, compare in self._sorted(chosen) if by_mtime else chosen:
                 mtime_ns = seen.mtime_ns if by_mtime else None
                 if item := self._read(_found(root, kind, seen), mtime_ns):
                     yield item if compare is None else Suspect(item, compare)
+
+    def _changed_ahead(
+        self, root: int, chosen: Iterator[Chosen]
+    ) -> Generator[Item | Suspect, None, None]:
+        """Yield the chosen files; the next ones are read while these are compared and stored."""
+        marks: deque[tuple[bytes, bool | None]] = deque()  # of files that are being read
+
+        def walk(leave: Callable[[int], None]) -> Generator[Found, None, None]:
+            for kind, seen, compare in chosen:
+                marks.append((seen.name, compare))
+                yield _found(root, kind, seen)
+
+        for some in self._ahead(walk):
+            for item in some.rows() if isinstance(some, Block) else (some,):
+                name, compare = marks.popleft()
+                while name != item.name:  # that one could not be read
+                    name, compare = marks.popleft()
+                yield item if compare is None else Suspect(item, compare)
 
     def sizes(
         self,
@@ -389,11 +411,10 @@ class Tree:
 
     # What is in it
 
-    def _ahead(self, root: int) -> Generator[Item | Block, None, None]:
-        """Yield all files; the next ones are read while these are stored."""
+    def _ahead(self, walk: Walk) -> Generator[Item | Block, None, None]:
+        """Yield the files of a walk; the next ones are read while these are stored."""
         leave = self._own.data if self._own else None
-        ahead = Ahead(self._read, xattrs=self._xattrs.everything, leave=leave)
-        return ahead.items(partial(self._found, root))
+        return Ahead(self._read, xattrs=self._xattrs.everything, leave=leave).items(walk)
 
     def _read(self, found: Found, mtime_ns: int | None = None) -> Item | None:
         """Read a file -> the item, or None after a note. `mtime_ns`: the mtime to store."""

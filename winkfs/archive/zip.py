@@ -7,6 +7,7 @@ that shares bytes with another one costs only itself.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import stat
 import struct
@@ -14,11 +15,11 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from winkformats.errors import FormatError
-from winkfs.archive.items import PERMISSIONS, Content, Meta, Unreadable
+from winkfs.archive.items import PERMISSIONS, STREAM_BYTES, Content, Meta, Unreadable
 from winkfs.archive.magic import BSDTAR
 from winkfs.archive.members import Entry
 from winkfs.entry import FileType
@@ -29,6 +30,11 @@ ENCRYPTED: Final = 1 << 0
 UNIX: Final = (3, 19)  # systems whose modes a member has: Unix, macOS
 READ_ONLY: Final = 1  # attribute of MS-DOS
 HEADER: Final = 30  # bytes of the header of a member, without its name
+LOCAL: Final = struct.Struct("<4s22xHH")  # that header: magic, bytes of name and extra fields
+ODD: Final = ENCRYPTED | 1 << 5 | 1 << 6  # or patched, or strongly encrypted
+METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+EXTRA_BYTES: Final = 256  # of its extra fields, for a member that is read at once
+OWNERS_KEPT: Final = 64  # fields whose owners are remembered
 FIELD: Final = struct.Struct("<HH")  # kind and bytes of an extra field
 TIMES, NTFS, OWNER, PATH = 0x5455, 0x000A, 0x7875, 0x7075  # kinds
 NTFS_TIMES: Final = struct.Struct("<4xHHQ")  # kind, bytes, mtime in 100 ns since 1601
@@ -110,7 +116,7 @@ def _name(info: zipfile.ZipInfo, fields: dict[int, bytes]) -> bytes:
     text = info.orig_filename
     if info.flag_bits & UTF8:
         return text.encode()
-    raw = text.encode("cp437")
+    raw = text.encode("ascii" if text.isascii() else "cp437")
     more = fields.get(PATH, b"")  # version, checksum of the name, name in UTF-8
     if more[:1] == b"\1" and more[1:5] == struct.pack("<I", zlib.crc32(raw)):
         return more[5:]
@@ -132,6 +138,7 @@ def _mtime(info: zipfile.ZipInfo, fields: dict[int, bytes]) -> int:
         return 0
 
 
+@lru_cache(OWNERS_KEPT)
 def _owner(field: bytes) -> tuple[int, int]:
     """Return user and group of a member; without them, those of this process."""
     if field[:1] == b"\1" and len(field) >= 3:
@@ -144,6 +151,9 @@ def _owner(field: bytes) -> tuple[int, int]:
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[Content, bool]:
+    small = _small(archive, info)
+    if small is not None:
+        return Content(io.BytesIO(small).read, len(small), None), False
     try:
         file = archive.open(info)
     except NotImplementedError:
@@ -152,6 +162,32 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[Content, 
     except Exception as error:  # damage can raise anything
         raise Unreadable(f"damaged: {error}") from None
     return Content(_checked(file.read), info.file_size, None), False
+
+
+def _small(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
+    """Return the content of a small member by one read; None: it is not such, or damaged, and
+    `zipfile` reads it."""
+    size, packed, name = info.file_size, info.compress_size, info.orig_filename
+    if not 0 < size < STREAM_BYTES or not packed < STREAM_BYTES or not name.isascii():
+        return None
+    if info.compress_type not in METHODS or info.flag_bits & ODD:
+        return None
+    assert archive.fp is not None
+    length = HEADER + len(name) + packed + EXTRA_BYTES
+    data = os.pread(archive.fp.fileno(), length, info.header_offset)
+    if len(data) < HEADER:
+        return None
+    magic, *lengths = LOCAL.unpack_from(data)
+    start = HEADER + sum(lengths)
+    if magic != b"PK\3\4" or data[HEADER : HEADER + lengths[0]] != name.encode():
+        return None
+    content = data[start : start + packed]
+    if info.compress_type == zipfile.ZIP_DEFLATED:
+        try:
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size)
+        except zlib.error:
+            return None
+    return content if len(content) == size and zlib.crc32(content) == info.CRC else None
 
 
 def _checked(read: Callable[[int], bytes]) -> Callable[[int], bytes]:

@@ -1,7 +1,7 @@
 """Writing a zip file: deflate, zip64 where it is needed, to a file or a pipe.
 
     local header    before each member: its name, CRC-32, sizes
-    data            deflated, or as they are if that makes them not smaller
+    data            deflated; as they are if they are compressed already, or not made smaller
     descriptor      CRC-32 and sizes behind the data, of a file too large to be held in memory
     directory       a record a member, with its mode, at the end of the file
 
@@ -15,6 +15,8 @@ import struct
 import tempfile
 import time
 import zlib
+from functools import lru_cache
+from itertools import chain
 from typing import Final
 
 from winkformats.errors import FormatError
@@ -46,6 +48,11 @@ KINDS: Final = {FileType.DIR: 0o040000, FileType.LINK: 0o120000}
 REGULAR: Final = 0o100000
 DIRECTORY: Final = 0x10  # attribute of MS-DOS
 LEVEL: Final = 6
+COMPRESSED: Final = (
+    b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0", b"BZh91AY&SY", b"\xff\xd8\xff",
+)  # fmt: skip
+"""The first bytes of files that deflate makes hardly smaller: gzip, zstd, xz, bzip2, JPEG."""
+TIMES_KEPT: Final = 1024  # times of members that are remembered: many files have the same
 DIRECTORY_BYTES: Final = 64 << 20  # of the directory that are held in memory
 EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 LAST: Final = (2107, 12, 31, 23, 59, 58)
@@ -121,8 +128,10 @@ class ZipWriter:
         extra64 = struct.pack("<2H2Q", 1, 16, 0, 0)  # 8 bytes a size in the descriptor
         self._local(entry, path, DEFLATED, BEHIND, 0, MOST32, MOST32, extra64)
         start = self._out.at
-        press, crc = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS), 0
-        for piece in data:
+        first = next(data)
+        level = 0 if first.startswith(COMPRESSED) else LEVEL  # 0: not made smaller
+        press, crc = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS), 0
+        for piece in chain((first,), data):
             crc = zlib.crc32(piece, crc)
             self._out.write(press.compress(piece))
         self._out.write(press.flush())
@@ -133,7 +142,7 @@ class ZipWriter:
     def _member(self, entry: Entry, path: bytes, data: bytes, *, holes: bool = False) -> None:
         """Write a member whose content is in memory."""
         at, crc, method, packed = self._out.at, zlib.crc32(data), STORED, data
-        if len(data) > 2:
+        if len(data) > 2 and not data.startswith(COMPRESSED):
             press = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
             found = press.compress(data) + press.flush()
             if len(found) < len(data):
@@ -149,7 +158,7 @@ class ZipWriter:
         extra = _time_field(entry) + extra
         head = LOCAL.pack(
             b"PK\3\4", NEEDS64 if flags & BEHIND else NEEDS, flags | _utf8(path), method,
-            *_dos_time(entry), crc, packed, size, len(path), len(extra),
+            *_dos_time(entry.mtime_ns // NANO), crc, packed, size, len(path), len(extra),
         )  # fmt: skip
         self._out.write(head, path, extra)
 
@@ -170,8 +179,8 @@ class ZipWriter:
         self._directory.write(
             CENTRAL.pack(
                 b"PK\1\2", MADE_BY, NEEDS64 if large or flags & BEHIND else NEEDS,
-                flags | _utf8(path), method, *_dos_time(entry), crc, packed, size, len(path),
-                len(extra), 0, 0, 0, mode << 16 | directory, at,
+                flags | _utf8(path), method, *_dos_time(entry.mtime_ns // NANO), crc, packed, size,
+                len(path), len(extra), 0, 0, 0, mode << 16 | directory, at,
             ) + path + extra
         )  # fmt: skip
         self._count += 1
@@ -220,12 +229,13 @@ def _time_field(entry: Entry) -> bytes:
     return UT.pack(b"UT", 5, 1, seconds)
 
 
-def _dos_time(entry: Entry) -> tuple[int, int]:
-    """Return the mtime as MS-DOS has it, in local time: two numbers of 16 bits."""
+@lru_cache(TIMES_KEPT)
+def _dos_time(seconds: int) -> tuple[int, int]:
+    """Return an mtime as MS-DOS has it, in local time: two numbers of 16 bits."""
     try:
-        year, month, day, hour, minute, second = time.localtime(entry.mtime_ns // NANO)[:6]
+        year, month, day, hour, minute, second = time.localtime(seconds)[:6]
     except (ValueError, OverflowError, OSError):
-        year, month, day, hour, minute, second = EARLIEST if entry.mtime_ns < 0 else LAST
+        year, month, day, hour, minute, second = EARLIEST if seconds < 0 else LAST
     if year < EARLIEST[0]:
         year, month, day, hour, minute, second = EARLIEST
     elif year > LAST[0]:

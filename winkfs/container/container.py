@@ -294,10 +294,23 @@ class Container(Handle, Writer):
         found = self.short_to(key).find(name_of(key))
         return self.files.stated(name, *found) if found else self.files.stat(key)
 
-    @reads
     def getxattrs(self, name: Name) -> dict[bytes, bytes]:
         """Return the extended attributes."""
-        return dict(self.files.attrs(self.key(name)).xattrs)
+        found = self.short.find(name)
+        if found is None:
+            return self._getxattrs(name)
+        if found is False:
+            raise _missing(name)
+        return self.files.shown_xattrs(*found[4:6])
+
+    @reads
+    def _getxattrs(self, name: Name) -> dict[bytes, bytes]:
+        """Return the extended attributes by a new short way, or else in the ordinary way."""
+        key = self.key(name)
+        found = self.short_to(key).find(name_of(key))
+        if found:
+            return self.files.shown_xattrs(*found[4:6])
+        return dict(self.files.attrs(key).xattrs)
 
     # --- columns ---
 

@@ -289,6 +289,14 @@ class Files:
         shown = self._store.shown.shown(stored.xattrs)
         return stored if shown is stored.xattrs else replace(stored, xattrs=shown)
 
+    def shown_xattrs(self, word: bytes | None, at: int) -> dict[bytes, bytes]:
+        """Return the extended attributes of a file as they are shown, from their stored bytes with
+        position `at`, as `Short.find` returns them; None: it has none."""
+        if word is None:
+            return {}
+        attrs = Attrs.decode(word, file=self._store.kv.storage.name, offset=at)
+        return dict(self._store.shown.shown(attrs.xattrs))
+
     def draft_attrs(self, draft: Draft) -> Attrs:
         """Return the attributes of a draft as they are stored, or the defaults."""
         return draft.attrs or Attrs(default_mode(draft.ftype), *self._content.owner)
