@@ -254,7 +254,7 @@ def test_zip_small_members_are_read_as_by_zipfile(
     data[data.index(b"data") + 4] ^= 7
     data[data.rindex(b"long") - 46 + 24] -= 1  # its size: the stream has more
     path.write_bytes(data)
-    small, taken, found = zips._small, list[str](), []
+    small, taken, found = zips.read_small, list[str](), []
 
     def counted(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
         content = small(archive, info)
@@ -262,7 +262,7 @@ def test_zip_small_members_are_read_as_by_zipfile(
         return content
 
     for i, read in enumerate((counted, lambda archive, info: None)):
-        monkeypatch.setattr(zips, "_small", read)
+        monkeypatch.setattr(zips, "read_small", read)
         notes = list[Note]()
         report = pack(path, tmp_path / f"c{i}", note=notes.append)
         found.append((files(tmp_path / f"c{i}"), report, notes))

@@ -8,7 +8,7 @@ import subprocess
 import tarfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ import winkfs
 import winkfs.archive.pack
 import winkfs.dataset.packing
 from winkformats.extsort import SortedRecords
-from winkfs.archive.ahead import FILE, Ahead, Found, PlainFiles
+from winkfs.archive.ahead import FILE, Ahead, Found, Walk
 from winkfs.archive.items import STREAM_BYTES, Note, Seen
 from winkfs.archive.pack import pack
 from winkfs.archive.packer import UNCHANGEABLE, PackReport
@@ -105,19 +105,23 @@ def test_contents_are_not_read_where_ctimes_are_old(
     tree: Path, packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = set[bytes]()
-    real, real_plain = os.open, Ahead._plain
+    real, real_items = os.open, Ahead.items
 
     def spy(path: Any, flags: int, *args: Any, **options: Any) -> int:
         if not flags & os.O_DIRECTORY and isinstance(path, bytes):  # as names of a tree are
             opened.add(path)
         return real(path, flags, *args, **options)
 
-    def spy_plain(ahead: Ahead, some: list[Found], buffer: memoryview) -> PlainFiles:
-        opened.update(found.path for found in some if found.kind == FILE)
-        return real_plain(ahead, some, buffer)
+    def spy_items(ahead: Ahead, walk: Walk) -> Iterator[Any]:
+        def noted(leave: Callable[[int], None]) -> Generator[Found, None, None]:
+            for found in walk(leave):
+                opened.update([found.path] * (found.kind == FILE))
+                yield found
+
+        return real_items(ahead, noted)
 
     monkeypatch.setattr(os, "open", spy)
-    monkeypatch.setattr(Ahead, "_plain", spy_plain)
+    monkeypatch.setattr(Ahead, "items", spy_items)
     assert counts(pack(tree, packed, update=True)) == (0, 0, 13)
     assert opened == set()
     pack(tree, packed, update=True, checksum=True)

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import stored
 from folders import write_files
-from trees import DIR, LINK
+from trees import DIR, LINK, snapshot
 
 import winkfs
+from winkformats import native
 from winkfs.archive.items import Note
 from winkfs.archive.pack import pack
 from winkfs.archive.unpack import unpack
@@ -26,7 +27,9 @@ from winkfs.archive.unpacker import (
     NO_SPECIAL,
     OPEN_PARENTS,
     THERE,
+    Unpacker,
 )
+from winkfs.container.scan import Run
 from winkfs.dataset.maintain import adopt
 
 
@@ -36,6 +39,38 @@ def container(folder: Path, *files: tuple[Any, ...], **options: int) -> Path:
         for name, data, *more in files:
             c.put(name, data, **dict(zip(("ftype", "mode"), more, strict=False)), **options)
     return folder / "c"
+
+
+@pytest.mark.skipif(native.code is None, reason="runs are read by the compiled module")
+@pytest.mark.parametrize("damaged", [False, True])
+def test_files_in_runs_are_unpacked_as_one_by_one(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
+) -> None:
+    for i in range(200):
+        path = tree / "many" / f"d{i // 50}" / f"f{i}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%04d" % i * (i * 7 % 600))
+        path.chmod(0o755 if i % 3 else 0o640)
+        os.utime(path, ns=(0, (1_700_000_000 + i) * 10**9 + i % 2 * 123))
+    base = tmp_path / "many"
+    pack(tree, base)
+    if damaged:
+        stored.flip_text(f"{base}.data", b"0123" * 50)
+    whole, files, found = Unpacker.put_run, 0, []
+
+    def counted(unpacker: Unpacker, run: Run, paths: list[bytes]) -> bool:
+        nonlocal files
+        files += len(paths)
+        return whole(unpacker, run, paths)
+
+    for put_run in (counted, lambda unpacker, run, paths: False):
+        monkeypatch.setattr(Unpacker, "put_run", put_run)
+        out, notes = tmp_path / f"out{len(found)}", list[Note]()
+        report = unpack(base, out, note=notes.append)
+        found.append((snapshot(out), report, notes))
+    assert found[0] == found[1]
+    assert found[0][1].failed == damaged
+    assert files > 150
 
 
 FILE = winkfs.FileType.FILE

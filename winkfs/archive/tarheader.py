@@ -46,6 +46,7 @@ FIELD: Final = 100  # bytes of a name, of the target of a link
 MOST_ID: Final = 0o7777777  # uid, gid; a larger number goes into the pax header, as do these:
 MOST_NUMBER: Final = 0o77777777777  # size, mtime
 USTAR: Final = b"ustar\00000".ljust(255, b"\0")  # from the magic to the end
+XATTR: Final = b"SCHILY.xattr."  # the start of a key of pax, before the name of an attribute
 PAX_NAME: Final = b"././@PaxHeader"
 EMPTY: Final = frozenset((HARD_LINK, LINK, DIR, *DEVICES))
 """Types whose size counts no data behind the header, though some tools write such."""

@@ -14,7 +14,7 @@ from winkformats.errors import FormatError
 from winkfs.archive import tarheader as tar
 from winkfs.archive.decompress import Decompressed
 from winkfs.archive.items import PERMISSIONS, Note, Notes, Unreadable
-from winkfs.archive.tarheader import BLOCK
+from winkfs.archive.tarheader import BLOCK, XATTR
 from winkfs.names import clean, to_str
 from winkfs.units import LAST, NANO
 
@@ -22,7 +22,6 @@ BUFFER: Final = 1 << 20  # bytes read from the file at a time
 MOST_EXTENDED: Final = 16 << 20  # bytes of a pax header, of a map of holes
 MOST_LONG: Final = 1 << 20  # bytes of a long name
 MOST_SIZE: Final = 1 << 50  # bytes of a member: a header that asks for more is damaged
-XATTR: Final = b"SCHILY.xattr."
 SPARSE_KEYS: Final = b"GNU.sparse."
 LONG: Final = (tar.LONG_NAME, tar.LONG_LINK)
 NUMBERS: Final = (b"mtime", b"size", b"uid", b"gid")

@@ -23,9 +23,8 @@ from winkfs.archive.items import (
     Notes,
     UnpackReport,
 )
-from winkfs.archive.tarheader import BLOCK, FIELD
+from winkfs.archive.tarheader import BLOCK, FIELD, XATTR
 from winkfs.archive.tarheaders import encode_many, is_usual, mtimes_many
-from winkfs.archive.tarreader import XATTR
 from winkfs.container.scan import Run
 from winkfs.entry import Entry, FileType
 from winkfs.units import NANO

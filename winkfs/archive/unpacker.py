@@ -19,7 +19,6 @@ import itertools
 import os
 import pickle
 import resource
-import secrets
 import stat
 import struct
 import threading
@@ -42,6 +41,7 @@ from winkfs.archive.items import (
     Notes,
     UnpackReport,
 )
+from winkfs.container.scan import Run
 from winkfs.entry import Entry, FileType, Stat
 from winkfs.errors import NoSuchFile
 from winkfs.names import OWN, SELF, name_at, part_fault, to_bytes, to_str
@@ -286,6 +286,12 @@ class Unpacker:
             return self._put_at(entry, path)
         except FAILURES as error:
             return self._failed(entry.name, error)
+
+    def put_run(self, run: Run, paths: list[bytes]) -> bool:
+        """Write files whose contents are in memory, as `put` does -> True."""
+        for entry, path in zip(run.held(), paths, strict=True):
+            self.put(entry, path)
+        return True
 
     def _failed(self, text: str, error: Exception) -> bool:
         """Note a failure -> False. Raises the error if the disk fails or is full."""
@@ -790,7 +796,7 @@ def status_of(short: bytes, parent: int) -> os.stat_result | None:
 
 
 def _temporary() -> bytes:
-    return UNFINISHED_START + secrets.token_hex(8).encode()
+    return UNFINISHED_START + os.urandom(8).hex().encode()
 
 
 def _lock(fd: int) -> None:

@@ -151,7 +151,7 @@ def _owner(field: bytes) -> tuple[int, int]:
 
 
 def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[Content, bool]:
-    small = _small(archive, info)
+    small = read_small(archive, info)
     if small is not None:
         return Content(io.BytesIO(small).read, len(small), None), False
     try:
@@ -164,7 +164,7 @@ def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[Content, 
     return Content(_checked(file.read), info.file_size, None), False
 
 
-def _small(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
+def read_small(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
     """Return the content of a small member by one read; None: it is not such, or damaged, and
     `zipfile` reads it."""
     size, packed, name = info.file_size, info.compress_size, info.orig_filename

@@ -120,6 +120,18 @@ class Run(NamedTuple):
     data: UInt8
     entries: Callable[[], Iterator[Entry]]
 
+    def held(self) -> Iterator[Entry]:
+        """Yield them as entries whose contents are in memory."""
+        table, view = self.table, self.data.data
+        fileids, sizes, times, ftypes, modes, uids, gids, ctimes = self.table.stats(self.owner)
+        ends = np.cumsum(sizes)
+        bounds = zip((ends - sizes).tolist(), ends.tolist(), strict=True)
+        reads = [view[start:end].tobytes for start, end in bounds]
+        return entries(
+            to_strs(table.names), fileids.tolist(), sizes.tolist(), times.tolist(), ftypes.tolist(),
+            modes.tolist(), uids.tolist(), gids.tolist(), ctimes.tolist(), reads,
+        )  # fmt: skip
+
 
 class Window:
     """Reads inodes and contents in disk order, from the data file that was open at the start.
