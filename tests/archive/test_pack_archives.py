@@ -271,6 +271,15 @@ def test_zip_small_members_are_read_as_by_zipfile(
     assert problems(notes).keys() == {b"crc", b"head", b"flag", b"data", b"long"}
 
 
+def test_zip_members_before_the_start_cost_themselves(tmp_path: Path, notes: list[Note]) -> None:
+    path = zipped(tmp_path / "z.zip", (member("a"), b"A" * 50), (member("b"), b"B" * 50))
+    data = bytearray(path.read_bytes())
+    data[-6] += 9  # the offset of the directory: members seem to be 9 bytes before their places
+    path.write_bytes(data)
+    pack(path, tmp_path / "c", note=notes.append)
+    assert files(tmp_path / "c") == {} and problems(notes).keys() == {b"a", b"b"}
+
+
 def test_zip_members_that_share_bytes_and_bombs(tmp_path: Path, notes: list[Note]) -> None:
     path = zipped(tmp_path / "z.zip", (member("a"), b"A" * 50), (member("b"), b"B" * 50))
     data = bytearray(path.read_bytes())

@@ -174,7 +174,10 @@ def read_small(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes | None:
         return None
     assert archive.fp is not None
     length = HEADER + len(name) + packed + EXTRA_BYTES
-    data = os.pread(archive.fp.fileno(), length, info.header_offset)
+    try:
+        data = os.pread(archive.fp.fileno(), length, info.header_offset)
+    except (OSError, OverflowError):  # there is no such offset
+        return None
     if len(data) < HEADER:
         return None
     magic, *lengths = LOCAL.unpack_from(data)
