@@ -261,6 +261,37 @@ def test_odd_files_among_many(run: Run, monkeypatch: pytest.MonkeyPatch, fewer: 
     ]
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["-w", "foo"], ["foo|bar"], ["-o", "foo|a"], ["-om", "1", "a"], ["-on", "o+"],
+        ["-oa", "r"], ["-ow", "foo|a"], ["-o", "-e", "foo", "-e", "foo_"], ["-vnm", "2", "a"],
+        ["-wc", "foo"], ["-vo", "foo"],
+    ],
+)  # fmt: skip
+def test_contents_are_searched_together_as_one_by_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch, args: list[str]
+) -> None:
+    stored.make("c", texts() | {"b/nul": b"foo\n\0 error a\n", "long": b"a" * 70 + b" foo\n"})
+    named = "-e" in args
+    given = [*args, "c"] if named else [*args[:-1], "c", args[-1]]
+    monkeypatch.setattr(search, "FEWER", 0)
+    found = run("grep", *given)
+    monkeypatch.setattr(search.native, "code", None)
+    alone = run("grep", *given)
+    assert sorted(found.out.splitlines()) == sorted(alone.out.splitlines())
+    assert (found.status, found.err) == (alone.status, alone.err)
+    assert bool(found.out) == ("-vo" not in args)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_words_are_whole(run: Run, end: bytes) -> None:
+    stored.make("c", {"a": b"foobar\nfoo bar\nfoo_\nafoo foo" + end})
+    assert run("grep", "-hnw", "c", "foo").out == b"2:foo bar\n4:afoo foo\n"
+    assert run("grep", "-hnw", "c", "bar|foo").out == b"2:foo bar\n4:afoo foo\n"
+    assert run("grep", "-how", "c", "bar|foo").out == b"foo\nbar\nfoo\n"
+
+
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_only_ascii_letters_have_a_case(run: Run, end: bytes) -> None:
     """GNU grep folds the others in UTF-8 locales: docs/archive.md."""

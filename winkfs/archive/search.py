@@ -115,7 +115,7 @@ class Pattern:
                 return
             end = content.find(LINE, hit)
             end = size if end < 0 else end
-            if (self.sure and literal) or self.line.search(content[start:end]):
+            if self.sure or self.line.search(content[start:end]):
                 yield start, end
             at = end + 1
 
