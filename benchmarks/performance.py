@@ -402,6 +402,7 @@ def blocks() -> dict[Path, dict[str, str]]:
     page = {
         "numbers": page_of(lines()), "machines": machines(), "stores": cells_of(STORES, BESIDE),
         "queues": cells_of(QUEUES, BESIDE_QUEUE), "remote": whole("remote"),
+        "commands": whole("commands"), "tasks": whole("tasks"),
     }  # fmt: skip
     return {
         DOCS / "performance.md": page,
