@@ -199,7 +199,7 @@ LOOKS: dict[str, Callable[[Container], object]] = {
 }
 
 
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", NESTED | LOOKS)
 def test_what_put_many_is_given_may_read_but_change_nothing(verb: str, base: Path) -> None:

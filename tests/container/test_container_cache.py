@@ -35,6 +35,7 @@ def forget(path: Path) -> None:
         pytest.skip("files of this file system are in the page cache alone")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_listing_keeps_within_its_page_cache_budget(
     base: Path, monkeypatch: pytest.MonkeyPatch

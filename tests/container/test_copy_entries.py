@@ -130,6 +130,7 @@ def test_frames_are_copied_as_they_are() -> None:
     assert winkfs.verify("d").problems == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("one", "other"), [("plain", "columns"), ("compressed", "plain")])
 def test_the_last_source_wins_and_columns_are_joined(one: str, other: str) -> None:
     make("a", **KINDS[one])

@@ -231,6 +231,7 @@ def test_the_report_counts(base: Path) -> None:
     assert sum(seen) == path_of(base, ".data").stat().st_size - 8192
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_thousand_problems_are_named_and_the_rest_counted(base: Path) -> None:
     make(base, ((f"{i}", b"x") for i in range(600)))

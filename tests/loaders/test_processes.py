@@ -60,6 +60,7 @@ def test_workers_have_the_order_of_none(tmp_path: Path, context: str, workers: i
     assert paths(again.over(DataLoader(rows, again, 2))) == expected[4:]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_workers_on_object_storage(bucket: str, tmp_path: Path, cache: Path, context: str) -> None:

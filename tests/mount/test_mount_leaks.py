@@ -56,6 +56,7 @@ def churn(top: Path, files: int) -> None:
         place.rmdir()
 
 
+@pytest.mark.long
 def test_memory_stays_while_files_come_and_go(empty: str, amount: Callable[[str], int]) -> None:
     files = amount("churn")
     with mounted(empty, "-o", "sync_every=0.5", patience=1800) as there:

@@ -224,6 +224,7 @@ print(count, opened >> 10, anonymous() >> 10)
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_many_names_cost_little_memory(base: str, amount: Callable[[str], int]) -> None:
     """Objects of a tree would take 300 bytes a name, 114 MiB for the least number here."""

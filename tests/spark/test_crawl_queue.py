@@ -44,6 +44,7 @@ def pages(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return folder
 
 
+@pytest.mark.long
 def test_every_answer_is_right(
     spark: SparkSession, pages: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -257,6 +257,7 @@ KEYS: dict[str, Callable[[File], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("key", KEYS)
 def test_an_order_is_that_of_a_stable_sort(

@@ -97,6 +97,7 @@ def test_lines_of_a_path_glob_with_gzip_unpacked(spark: SparkSession, tree: Path
     assert rows(word_count.count_lines(spark, tree, "packed/ch*")) == {"gz": (1, 2, 6)}
 
 
+@pytest.mark.long
 def test_python_and_jvm_count_the_same_words_in_real_text(spark: SparkSession) -> None:
     documents = rows(word_count.count_documents(spark, LIBRARY / "email", "*.py"))
     lines = rows(word_count.count_lines(spark, LIBRARY / "email", "{*,*/*}.py"))

@@ -160,6 +160,7 @@ def test_an_order_made_by_several_workers_is_that_of_sorted(spark_on: Spark, pag
     assert len(parts) > 1
 
 
+@pytest.mark.few(1)
 def test_groups_made_by_several_workers_are_whole(spark_on: Spark, pages: Path) -> None:
     assert spark_on.call("job", "group", "pages", "groups", "size % 7", parts=3)["groups"] == 7
     names = [name for part in spark_on.call("ordered", "pages", "groups") for name in part]

@@ -99,6 +99,7 @@ def test_a_container_that_was_replaced_is_a_stale_plan(tmp_path: Path) -> None:
         fetch(rows)
 
 
+@pytest.mark.long
 def test_sort_and_join_then_fetch_in_spark(spark: SparkSession, kinds: Kinds) -> None:
     wanted = {name: file.content for name, file in documents(kinds["dataset"]).items()}
     frame = winkfs.spark.read(spark, kinds["dataset"], content="ref")

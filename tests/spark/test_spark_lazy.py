@@ -190,6 +190,7 @@ def test_what_cannot_be_lazy_is_refused(spark: SparkSession, kinds: Kinds, tmp_p
     assert "is for winkfs.spark.read(" in refusal(load, spark, kinds["dataset"], content="lazy")
 
 
+@pytest.mark.long
 def test_scans_whose_contents_are_not_used_are_named(spark: SparkSession, kinds: Kinds) -> None:
     eager = winkfs.spark.read(spark, kinds["dataset"])
     lazy_one = winkfs.spark.read(spark, kinds["dataset"], content="lazy")

@@ -103,6 +103,7 @@ def test_spark_without_them_asks_the_server_once_a_file(
         assert len(mount.looked_up(".crc")) == len(FILES)
 
 
+@pytest.mark.long
 def test_crc_files_are_left_out_with_our_settings_only(
     spark: SparkSession, with_crc: SparkSession, base: Path
 ) -> None:
@@ -168,6 +169,7 @@ def test_failed_job_leaves_the_table_in_the_mount_as_it_was(
         assert not [path for path in there.rglob("*") if "_temporary" in path.name]
 
 
+@pytest.mark.long
 def test_a_stream_restarts_from_a_checkpoint_in_the_mount(spark: SparkSession, base: Path) -> None:
     """Its log relies on rename(2): a name is there once, and with all its bytes."""
     with mounted(base, patience=240) as there:

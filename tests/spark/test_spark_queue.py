@@ -262,6 +262,7 @@ def oldest(path: Path) -> int:
         return next(iter(queue.all_messages())).id
 
 
+@pytest.mark.long
 def test_a_stream_takes_each_message_once_beside_other_consumers(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:

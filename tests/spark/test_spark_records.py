@@ -162,6 +162,7 @@ for again in range(3):
 """
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", REAL)
 def test_ingest_takes_a_store(kind: str, spark: SparkSession, tmp_path: Path) -> None:

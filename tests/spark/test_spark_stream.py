@@ -193,6 +193,7 @@ def test_a_batch_that_fails_leaves_nothing_and_comes_again(
     assert stored.files(root) == files
 
 
+@pytest.mark.long
 def test_complete_mode_replaces_what_was_there(spark: SparkSession, tmp_path: Path) -> None:
     source, root, checkpoint = tmp_path / "log", tmp_path / "set", tmp_path / "check"
     log(source, 0, 10)

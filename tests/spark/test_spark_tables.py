@@ -162,6 +162,7 @@ def test_what_is_written_from_a_table_is_read_by_other_sources(
     assert stored.files(tmp_path / "copy") == stored.files(root)
 
 
+@pytest.mark.long
 @limits
 def test_a_stream_reads_a_table(session: SparkSession, root: Path, tmp_path: Path) -> None:
     options = f"options (path '{root}', glob 'b*', maxFilesPerTrigger '1')"

@@ -77,6 +77,7 @@ def test_a_store_that_was_not_checked_is_refused(spark: SparkSession, bucket: st
     assert "paths of a file system" in refusal(load, spark, "abc://host/set")
 
 
+@pytest.mark.long
 def test_a_stream_takes_each_file_once(
     spark: SparkSession, root: str, bucket: str, tmp_path: Path
 ) -> None:

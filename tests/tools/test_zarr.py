@@ -56,6 +56,7 @@ print(fs.cat("x/0") == np.array([1, 2], "i4").tobytes())
 print(zarr.open_group(fs.get_mapper(), mode="r", zarr_format=2)["x"][:].tolist())"""
 
 
+@pytest.mark.long
 def test_arrays_in_a_store(tmp_path: Path) -> None:
     stores = [stored.make(tmp_path / "container"), tmp_path / "data set"]
     winkfs.dataset.create(stores[1]).close()
