@@ -53,18 +53,20 @@ def python_of(version: str) -> str | None:
 
 
 def lowest() -> list[str]:
-    """Return "name==version" for the lower bound of each dependency, those of all extras too."""
+    """Return "name==version" for the lower bound of each dependency, those of all extras too; of
+    several bounds the lowest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = project["dependencies"] + [
         one for name, more in extras.items() if name not in DEVELOPMENT for one in more
     ]
-    found = []
+    found: dict[str, str] = {}
     for requirement in wanted:
         name, bound, rest = requirement.partition(">=")
         if bound:
-            found.append(f"{name}=={rest.partition(',')[0]}")
-    return found
+            both = rest.partition(",")[0], found.get(name, rest.partition(",")[0])
+            found[name] = min(both, key=lambda version: [int(part) for part in version.split(".")])
+    return [f"{name}=={version}" for name, version in found.items()]
 
 
 def clone(name: str) -> Path:
