@@ -32,6 +32,7 @@ PLACE: Final = ROOT / "build/versions"
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 NAMES: Final = (*PYTHONS, "lowest", "bare")
 DEVELOPMENT: Final = ("dev", "bench", "tools")  # extras of which the newest will do
+ALONE: Final = ("hf",)  # whose lowest versions exclude those of other extras
 TOOLS: Final = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
 FAST: Final = ["-m", "not mount and not spark and not slow and not soak"]
 MOUNT: Final = "tests/mount/test_mount_container.py"
@@ -58,7 +59,7 @@ def lowest() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = project["dependencies"] + [
-        one for name, more in extras.items() if name not in DEVELOPMENT for one in more
+        one for name, more in extras.items() if name not in (*DEVELOPMENT, *ALONE) for one in more
     ]
     found: dict[str, str] = {}
     for requirement in wanted:
