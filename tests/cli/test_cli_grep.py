@@ -16,7 +16,7 @@ from commands import PROGRAM, Done, Run, one_line
 
 import winkfs
 from winkfs.archive import search
-from winkfs.archive.search import Pattern
+from winkfs.archive.pattern import Pattern
 
 pytestmark = pytest.mark.slow
 

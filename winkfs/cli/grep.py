@@ -110,7 +110,8 @@ def grep(
     The exit status is 0 if a line was selected, and 1 if none was, or if a file is damaged or
     missing, which is reported; all others are searched.
     """
-    from winkfs.archive.search import Pattern, Search, parts_of, search_parts
+    from winkfs.archive.pattern import Pattern
+    from winkfs.archive.search import Search, parts_of, search_parts
 
     if not patterns:
         if not words:
