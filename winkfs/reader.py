@@ -485,6 +485,18 @@ class Reader(Closing):
         return directories, files
 
 
+def each_once(problem: Problem) -> Problem:
+    """Return a callback that passes on each damage once, by its text."""
+    known = set[str]()
+
+    def report(error: CorruptError) -> None:
+        if str(error) not in known:
+            known.add(str(error))
+            problem(error)
+
+    return report
+
+
 def need_arrow() -> ModuleType:
     """Return the module that reads as Arrow batches. Raises Refusal without pyarrow."""
     need("pyarrow", "reading as Arrow", "arrow")

@@ -35,7 +35,7 @@ from winkfs.container.table import (
 from winkfs.entry import Stat
 from winkfs.errors import NoSuchFile
 from winkfs.names import after, to_bytes, to_str
-from winkfs.reader import Problem, Reader
+from winkfs.reader import Problem, Reader, each_once
 from winkfs.units import LAST, NANO
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def shallow(
     """
     top = prefix.rfind(b"/") + 1
     nesting, owner = Nesting(top, depth), owner_of(reader)
-    problem = problem and _each_once(problem)
+    problem = problem and each_once(problem)  # a listing may begin several times
     options: dict[str, Any] = {"times": times, "where": where, "columns": columns}
     found = from_catalogs(reader, prefix, problem, **options, at_once=at_once)
     jumps = depth is not None and found is not None and _begins_cheaply(reader)
@@ -232,18 +232,6 @@ def shallow(
             start = after(last[: at + 1]) or b""
             again = from_catalogs(reader, prefix, problem, **options, start=start, at_once=at_once)
             left = again or iter(())
-
-
-def _each_once(problem: Problem) -> Problem:
-    """Return a callback that passes on each damage once: a listing may begin several times."""
-    known = set[str]()
-
-    def report(error: CorruptError) -> None:
-        if str(error) not in known:
-            known.add(str(error))
-            problem(error)
-
-    return report
 
 
 def _begins_cheaply(reader: Reader) -> bool:

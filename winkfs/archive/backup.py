@@ -411,9 +411,7 @@ class _DatasetBackup(Copying):
             target = directory_of(f"{self._dest}/{job}")
             if target.exists(name + DATA):
                 return
-            shard = Shard(f"{self.base}/{record.path}", record)
-            with shard.pass_over():
-                shard.open(load=False).abandon()
+            Shard(f"{self.base}/{record.path}", record).must_open()
             if source.exists("_job") and not target.exists("_job"):
                 target.create_new("_job").close()
             for suffix in (*DERIVED, DATA):

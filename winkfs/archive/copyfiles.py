@@ -226,7 +226,6 @@ class Source:
         self.snapshot: Snapshot = snapshot(base)
         self._handles = Handles(self.snapshot.shards)
         self.columns = self.snapshot.columns
-        self._lost: dict[int, str] = {}
 
     @property
     def parts(self) -> Iterator[Part]:
@@ -241,11 +240,9 @@ class Source:
         return self._handles.container(number)
 
     def _opens(self, number: int) -> bool:
-        try:
+        with contextlib.suppress(LostShard):
             self.container(number)
-        except LostShard as error:
-            self._lost[number] = str(error)
-        return number not in self._lost
+        return number not in self._handles.lost
 
     @property
     def newest(self) -> Container | None:
@@ -256,10 +253,12 @@ class Source:
     @property
     def lost_files(self) -> int:
         """Number of files of shards that could not be opened."""
-        return sum(self.snapshot.shards[number].files for number in self._lost)
+        return sum(self.snapshot.shards[number].files for number in self._handles.lost)
 
     def problems(self) -> list[str]:
-        return [*self._lost.values(), *self._handles.problems()]
+        lost, shards = self._handles.lost, self.snapshot.shards
+        lines = [str(LostShard(why, shards[number].base)) for number, why in lost.items()]
+        return [*lines, *self._handles.problems()]
 
     def close(self) -> None:
         self._handles.close()

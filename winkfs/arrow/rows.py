@@ -401,10 +401,8 @@ def _shard_of(piece: Piece) -> Shard:
 def lost(piece: Piece, error: Exception) -> LostShard:
     """Return the damage because of which a piece could not be opened. Raises the error if that is
     no damage: see `Shard.pass_over`."""
-    shard = _shard_of(piece)
     try:
-        with shard.pass_over():
-            shard.open(load=False).abandon()
+        _shard_of(piece).must_open()
     except LostShard as found:
         return found
     raise error

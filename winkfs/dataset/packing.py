@@ -21,7 +21,6 @@ from typing import Any, Final
 from winkformats.disk.paths import locate
 from winkformats.disk.schemes import is_far
 from winkformats.disk.storage import Directory
-from winkformats.errors import CorruptError
 from winkformats.extsort import BIAS, SortedRecords
 from winkfs.archive.items import (
     MAX_RATIO,
@@ -46,6 +45,7 @@ from winkfs.dataset.transaction import Transaction, begun
 from winkfs.dataset.workers import Send, in_processes
 from winkfs.errors import FileExists, Locked, NoSuchFile
 from winkfs.names import PARTIAL, Choose, excluder, to_bytes
+from winkfs.reader import each_once
 
 PARALLEL: Final = 32 << 20  # bytes from which several processes pack
 MTIME: Final = struct.Struct(">Q")  # mtime_ns + BIAS, so that bytes sort as times do
@@ -226,7 +226,9 @@ class _Changes:
     def __init__(
         self, dataset: Dataset, root: int, progress: Progress, note: Notes, *, checksum: bool
     ) -> None:
-        self.dataset, self._note, self._noted = dataset, note, set[str]()
+        self.dataset = dataset
+        # Files of a shard that is lost count as missing: they are stored again.
+        self._damage = each_once(lambda error: note(Note(b"", str(error), True)))
         self.packers: Sequence[Packer] = ()
         self._finders: dict[str, Finder] = {}
         self._since, self._seen, self._packed = last_packed(dataset, root)
@@ -250,12 +252,6 @@ class _Changes:
                 self._finders[shard.base] = finder
             found |= finder(some)
         return found
-
-    def _damage(self, error: CorruptError) -> None:
-        """Report a shard, once, whose files count as missing: they are stored again."""
-        if str(error) not in self._noted:
-            self._noted.add(str(error))
-            self._note(Note(b"", str(error), True))
 
     def close(self) -> None:
         for finder in self._finders.values():

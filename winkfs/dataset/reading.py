@@ -66,7 +66,7 @@ class Handles:
         self._ranges = [shard.record.names for shard in shards]
         self._open: OrderedDict[int, Container] = OrderedDict()
         self._problems: dict[int, list[str]] = {}  # of each that was opened
-        self._lost: dict[int, str] = {}  # why a shard cannot be opened
+        self.lost: dict[int, str] = {}  # of each that cannot be opened: why
         self._columns: dict[str, str] | None = None
         self._closed = list[bool]()  # not empty: `close` was called; a scan may still open shards
         weakref.finalize(self, _close_unclosed, self._open, self._closed, os.getpid())
@@ -78,12 +78,12 @@ class Handles:
             self._open.move_to_end(number)
             return found
         shard = self.shards[number]
-        if number in self._lost:
-            raise LostShard(self._lost[number], shard.base)
+        if number in self.lost:
+            raise LostShard(self.lost[number], shard.base)
         try:
             found = self._opened(number)
         except LostShard as error:
-            self._lost[number] = str(error.strerror)
+            self.lost[number] = str(error.strerror)
             raise
         found.freeze()
         self._problems[number] = found.problems

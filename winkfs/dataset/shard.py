@@ -112,6 +112,11 @@ class Shard:
                 line += f" is damaged: {what.removesuffix(SEE)}: {RESTORE}"
             raise LostShard(line, self.base) from error
 
+    def must_open(self) -> None:
+        """Raise as `pass_over` if it cannot be opened. Cost: opens it, without its index."""
+        with self.pass_over():
+            self.open(load=False).abandon()
+
     def _is_current(self) -> bool:
         """Return whether the newest generation has it. Cost: reads a manifest."""
         from winkfs.dataset.manifest import Log, is_dataset

@@ -101,8 +101,7 @@ def _add(report: Report, problem: str) -> None:
 def _check_shard(root: str, record: ShardRecord, report: Report, progress: Progress | None) -> None:
     shard = Shard(f"{root}/{record.path}", record)
     try:
-        with shard.pass_over():
-            shard.open(load=False).abandon()
+        shard.must_open()
         found = verify_container(shard.base, progress)
         report.include(found)
         if not found.problems and described(root, record) != record:
@@ -173,9 +172,8 @@ def orphans(root: str, named: set[str]) -> Iterator[str]:
         stems = {name.rpartition(".")[0] or name for name in names
                  if name != JOB_MARK and not name.endswith(BESIDE)}  # fmt: skip
         unnamed = sorted({f"{job}/{stem}" for stem in stems} - named)
-        lost = any(path.startswith(f"{job}/") for path in named) if names == [JOB_MARK] else True
-        if unnamed or not lost:
-            yield from unnamed or [job]
+        empty = names == [JOB_MARK] and not any(path.startswith(f"{job}/") for path in named)
+        yield from unnamed or [job] * empty
     yield from (f"{PENDING}/{job}" for job in sorted(listed(directory, PENDING)))
 
 

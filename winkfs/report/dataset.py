@@ -38,8 +38,7 @@ def facts(root: str, now: int, progress: Progress) -> Record:
     columns = {name: ColumnTotals(kind) for name, kind in seen.columns.items()}
     for shard in seen.shards:
         try:
-            with shard.pass_over():
-                shard.open(load=False).abandon()
+            shard.must_open()
             shards.append(_shard(shard))
             whole = _add(shard, totals, columns, problems, progress) and whole
         except (FormatError, StalePlan, OSError) as error:
