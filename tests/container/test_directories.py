@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
 
-from winkfs.container.directories import IMPLIED, Nesting, Totals, Tree, implied
+from winkfs.container.directories import IMPLIED, SLASH_FIRST, Nesting, Totals, Tree, implied
 from winkfs.container.table import FileTable
 from winkfs.entry import FileType
 
@@ -113,6 +113,28 @@ def test_a_tree_has_each_directory_before_what_is_in_it() -> None:
     below_b = [n for n in tree.names if n.startswith(b"b/")]
     at = tree.names.index(b"b")
     assert tree.names[at + 1 : at + 1 + len(below_b)] == below_b  # together
+
+
+@pytest.mark.parametrize("depth", [None, 1, 2])
+@pytest.mark.parametrize("apart", [False, True])
+def test_the_order_is_by_parts_of_names(apart: bool, depth: int | None) -> None:
+    """Each two names: most are in that order, and `a!b/x` before `a/x` is not."""
+    for names in combinations(NAMES, 2):
+        rows = table(list(names), [])
+        totals = Totals(depth=depth, files=True)
+        for some in parts(rows, [1] if apart else []):
+            totals.add(some)
+        tree = totals.finish()
+        found = list(zip(tree.names, tree.directory.tolist(), strict=True))
+        assert found == sorted(
+            found, key=lambda one: (one[0].translate(SLASH_FIRST.tobytes()), one[1])
+        ), names
+        over = [tree.names[i] for i in tree.over[1:].tolist()]
+        inside = [
+            ([b"", *above(name, b"")])[: -1 if name == b"/" else None][-1]
+            for name in tree.names[1:]
+        ]
+        assert over == inside, names
 
 
 def test_totals_below_a_directory() -> None:

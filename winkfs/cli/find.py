@@ -208,8 +208,7 @@ class _Tests:
         for moment in self.newer:
             found &= rows.mtime > moment
         if self.name or self.iname or self.path or self.regex:
-            left = np.flatnonzero(found)
-            found[left] = self._named(rows.take(left))
+            found[found] = self._named(rows.take(found))
         return found
 
     def _of_type(self, rows: FileTable, kinds: frozenset[str]) -> Bools:
@@ -228,9 +227,16 @@ class _Tests:
             glob = glob_text(pattern).removeprefix("./")
             met = matches(rows, glob)
             found &= met | matches(rows, glob[2:]) if glob.startswith("*/") else met
-        if self.name or self.iname:
+        parts = list[str]()
+        for pattern in self.name:
+            end = pattern.removeprefix("*")
+            if end != pattern and "/" not in end and not is_glob(end):  # so ends the whole name
+                found &= matches(rows, glob_text(pattern))
+            else:
+                parts.append(pattern)
+        if parts or self.iname:
             last = _last_parts(rows)
-            for pattern in self.name:
+            for pattern in parts:
                 found &= matches(last, glob_text(pattern))
             for pattern in self.iname:
                 _narrow(found, last, _caseless(glob_text(pattern)))

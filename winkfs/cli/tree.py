@@ -133,11 +133,10 @@ class _Printed:
         if self._human or self._sums or self._escaped or column.dtype == object:
             return None
         raw = np.ascontiguousarray(column).view(np.uint8)
-        rows = np.arange(0, len(raw), column.itemsize)
-        slashes = np.append(-1, np.flatnonzero(raw == ord("/")))
-        behind = np.searchsorted(slashes, rows + column.itemsize) - 1
-        start = np.maximum(rows, slashes[behind] + 1)
-        return raw.data, np.stack([start, rows + np.strings.str_len(column)], 1)
+        rows, length = np.arange(0, len(raw), column.itemsize), np.strings.str_len(column)
+        end, start = rows + length, rows + length[self._tree.over]
+        start += raw[np.minimum(start, end - 1)] == ord("/")  # a name can begin with one
+        return raw.data, np.stack([np.minimum(start, end), end], 1)
 
     def _labels(self, start: int, names: list[str]) -> list[str]:
         """Return names as they are shown, with sizes. start: the index of the first."""

@@ -58,6 +58,7 @@ class Nested(NamedTuple):
     depth   its level: 1 directly below the root, int64[k]
     over    number of the directory that it is in, int64[k]
     names   its name
+    in_order  whether the rows and directories before each directory are before it in a `Tree`
     """
 
     level: Int64
@@ -66,6 +67,7 @@ class Nested(NamedTuple):
     depth: Int64
     over: Int64
     names: Joined
+    in_order: bool
 
 
 class Nesting:
@@ -91,11 +93,11 @@ class Nesting:
         ends, raw = rows.name_ends - rows.name_ends[0], rows.names_joined
         starts = ends[:-1]
         slashes = np.flatnonzero(raw == SLASH)
-        first = np.searchsorted(slashes, starts + self._top)
         behind = np.searchsorted(slashes, ends[1:])
+        first = np.append(0, behind[:-1]) + np.count_nonzero(raw[: self._top] == SLASH)
         levels = behind - first
-        shared = self._shared(rows)
         last = np.append(slashes, 0)[behind - 1] - starts  # where its directory ends
+        shared = self._shared(rows)
         begins = np.flatnonzero((levels > 0) & (last >= shared))
         many = levels[begins]
         nth = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
@@ -105,9 +107,12 @@ class Nesting:
         at, depth, end = at[new], nth[new] + 1, end[new]
         level = np.minimum(levels, self._most)
         over, parent = self._numbered(level, at, depth)
+        # In byte order "a.b" is before "a/c".
+        before = np.append(len(self._last), rows.name_lengths[:-1])
+        in_order = not ((end == shared[at]) & (before[at] > end)).any()
         self._last = rows.last
         names = gather(raw, starts[at], np.maximum(end, 1))  # "/" if the name begins with it
-        return Nested(levels, parent, at, depth, over, names)
+        return Nested(levels, parent, at, depth, over, names, in_order)
 
     def _numbered(self, level: Int64, at: Int64, depth: Int64) -> tuple[Int64, Int64]:
         """Number the directories that begin -> where each is, and where each file is."""
@@ -214,6 +219,7 @@ class Totals:
         self._nesting = Nesting(len(top), depth)
         self._sums = np.zeros((2, 1024), np.int64)  # bytes and files directly in each directory
         self._found: list[Nested] = []
+        self._places = [np.zeros(1, np.int64)]  # files that are kept before each directory
         self._files, self._entries = _Kept(), _Kept()
         self._bytes = 0.0
 
@@ -237,8 +243,9 @@ class Totals:
             raise ValueError("the sizes of its files are more than 2^63 bytes: run winkfs verify")
         np.add.at(self._sums[0], parent, size)
         np.add.at(self._sums[1], parent, 1)
-        if self._with_files:
-            self._files.add(rows, nested, ~entries & (nested.level < self._most))
+        kept = ~entries & (nested.level < self._most) & self._with_files
+        self._places.append(self._files.count + np.append(0, np.cumsum(kept))[nested.at])
+        self._files.add(rows, nested, kept)
 
     def _make_room(self) -> None:
         if self._nesting.count > self._sums.shape[1]:
@@ -254,7 +261,7 @@ class Totals:
         depth = np.concatenate([[0], *(one.depth for one in found)])
         sums = self._sums[:, : len(names)].copy()
         entries = self._entries
-        if entries.parents:
+        if entries.count:
             known = set(names)
             column, _, parent = entries.all()
             empty = np.flatnonzero([name not in known for name in column.tolist()])
@@ -268,17 +275,20 @@ class Totals:
     def _sorted(self, names: list[bytes], depth: Int64, over: Int64, sums: Int64) -> Tree:
         """Return directories, and the files if they are kept, as a tree."""
         directory, column = np.ones(len(names), np.bool_), text_column(names)
-        if self._files.parents:  # before a directory of the same name
+        count = self._files.count
+        if count:  # before a directory of the same name
             files, size, parent = self._files.all()
-            count = len(files)
             column = np.concatenate([files, column])
             over = np.concatenate([parent, over])
             over[over >= 0] += count
             depth = np.concatenate([depth[parent] + 1, depth])
             sums = np.concatenate([[size, np.ones(count, np.int64)], sums], axis=1)
             directory = np.concatenate([np.zeros(count, np.bool_), directory])
-        # Files are nearly in order, and directories are: this sort merges what is.
-        order = np.argsort(_keys(column), kind="stable")
+        places = np.concatenate(self._places)
+        if len(places) == len(names) and all(one.in_order for one in self._found):
+            order = np.insert(np.arange(count), places, np.arange(count, len(column)))
+        else:
+            order = np.argsort(_keys(column), kind="stable")
         place = np.empty(len(order), np.int64)
         place[order] = np.arange(len(order))
         over = np.where(over < 0, -1, place[over])[order]
@@ -293,9 +303,11 @@ class _Kept:
         self._columns: list[TextColumn] = []
         self._sizes: list[Int64] = []
         self.parents: list[Int64] = []
+        self.count = 0
 
     def add(self, rows: FileTable, nested: Nested, wanted: Bools) -> None:
-        if wanted.any():
+        if count := int(np.count_nonzero(wanted)):
+            self.count += count
             self._columns.append(rows.column[wanted])
             self._sizes.append(rows.size[wanted])
             self.parents.append(nested.parent[wanted])

@@ -302,10 +302,11 @@ class FileTable:
 
     def owned(self, owner: tuple[int, int]) -> FileTable:
         """Return the rows with mode and owner filled in for files without attributes."""
-        plain = np.flatnonzero(~self.special)
-        if not len(plain):
+        found = np.flatnonzero(~self.special)
+        if not len(found):
             return self
-        numbers = self.numbers.copy()
+        plain = found if len(found) < len(self) else slice(None)
+        numbers = self.numbers.copy("K")
         kind = numbers[plain, KIND]
         numbers[plain, KIND] = kind | SPECIAL | FILLED | MODES[kind & 255] << MODE_AT
         numbers[plain, OWNER] = owner_word(*owner)
@@ -379,7 +380,10 @@ class FileTable:
 
     def take(self, index: Int64 | Bools) -> FileTable:
         """Return the rows with these indices, int64[m] in any order, or those marked, bool[n]."""
-        index = np.flatnonzero(index) if index.dtype == np.bool_ else index
+        if index.dtype == np.bool_:
+            if index.all():
+                return self
+            index = np.flatnonzero(index)
         names = self._any()
         some: TextColumn | Joined
         if isinstance(names, tuple):
