@@ -281,7 +281,8 @@ EXPRESSIONS = [
     "-type f -size 0", "-type f -size 3c", "-maxdepth 1", "-mindepth 2", "-mindepth 1 -maxdepth 2",
     "-type f -mtime +1", "-type f -mtime -1", "-type f -mtime 3", "-type f -mtime 0",
     "-type f -newer a.txt",
-    "-name *", "-name *c*t", "-name *.t?t", "-name *e", "-name *[t]", "-path */b/*", "-name b", "-path ./b/*", "-type l", "-type f,l -name [!a]*",
+    "-name *", "-name *c*t", "-name *.t?t", "-name *e", "-name *[t]",
+    "-path */b/*", "-name b", "-path ./b/*", "-type l", "-type f,l -name [!a]*",
 ]  # fmt: skip
 
 
