@@ -1,10 +1,11 @@
 """Run the tests with each Python that winkfs is for, with the lowest versions of its dependencies,
 and without what it can do without.
 
-    python -m scripts.versions [NAME ...]       all: 3.11 3.12 3.13 3.14 lowest bare
+    python -m scripts.versions [NAME ...]       all: 3.11 3.12 3.13 3.14 lowest hf bare
 
     3.11 ...   that Python, newest dependencies, PySpark too
     lowest     Python 3.11, each dependency in the lowest version that pyproject.toml declares
+    hf         the same for this extra alone, whose lowest version excludes that of extra fsspec
     bare       no compiler, no PySpark, no pyarrow, no zstandard, no FastWARC: `pip install .` alone
 
 Each runs FAST, the tests of the whole tree that need no mount, no Spark and little time, without
@@ -30,9 +31,10 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 PLACE: Final = ROOT / "build/versions"
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
-NAMES: Final = (*PYTHONS, "lowest", "bare")
+ALONE: Final = {"hf": ("tests/tools/test_hugging_face.py", "tests/arrow/test_names_in.py")}
+"""Extras whose lowest versions exclude those of others, and their tests."""
+NAMES: Final = (*PYTHONS, "lowest", *ALONE, "bare")
 DEVELOPMENT: Final = ("dev", "bench", "tools")  # extras of which the newest will do
-ALONE: Final = ("hf",)  # whose lowest versions exclude those of other extras
 TOOLS: Final = ("pytest>=8", "pytest-xdist>=3.6", "hypothesis>=6.100")
 FAST: Final = ["-m", "not mount and not spark and not slow and not soak"]
 MOUNT: Final = "tests/mount/test_mount_container.py"
@@ -53,14 +55,13 @@ def python_of(version: str) -> str | None:
     return str(made[-1]) if made else None
 
 
-def lowest() -> list[str]:
-    """Return "name==version" for the lower bound of each dependency, those of all extras too; of
-    several bounds the lowest."""
+def lowest(alone: str) -> list[str]:
+    """Return "name==version" for the lower bound of each dependency, those of an extra of ALONE, or
+    else of all others, too; of several bounds the lowest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = project["dependencies"] + [
-        one for name, more in extras.items() if name not in (*DEVELOPMENT, *ALONE) for one in more
-    ]
+    some = ["arrow", alone] if alone in ALONE else extras.keys() - {*DEVELOPMENT, *ALONE}
+    wanted = project["dependencies"] + [one for name in some for one in extras[name]]
     found: dict[str, str] = {}
     for requirement in wanted:
         name, bound, rest = requirement.partition(">=")
@@ -92,8 +93,10 @@ def prepare(name: str, python: str, source: Path) -> Path:
     extras, exact = "[all]", list(TOOLS)
     if name == "bare":
         extras, environment["CC"] = "", "false"  # setup.py leaves the compiled part out
-    if name == "lowest":
-        exact += lowest()
+    if name in ALONE:
+        extras = f"[{name},polars]"
+    if name == "lowest" or name in ALONE:
+        exact += lowest(name)
     install = [
         str(own),
         "-m",
@@ -117,7 +120,7 @@ def prepare(name: str, python: str, source: Path) -> Path:
 
 def run(name: str) -> str:
     """Run the tests of one; return "passed", "failed" or why it was left out."""
-    python = python_of("3.11" if name in ("lowest", "bare") else name)
+    python = python_of(name if name in PYTHONS else "3.11")
     if python is None:
         return "left out: no such Python here"
     source = clone(name)
@@ -128,7 +131,7 @@ def run(name: str) -> str:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     failed = 0
     more = ["-m", "mount or spark", MOUNT, *(SPARK if name != "bare" else ())]
-    for part in (FAST, more):
+    for part in (FAST, more) if name not in ALONE else ([*ALONE[name]],):
         tests = [str(own), "-m", "pytest", "-q", "-n", "2", *part]
         failed |= subprocess.run(tests, cwd=source, env=environment).returncode
     return "failed" if failed else "passed"
