@@ -265,3 +265,13 @@ def test_what_is_left_of_a_shard_can_be_taken(run: Run, shard: str) -> None:
     assert "b/1" in stored.names("out")
     run("cp", "out", "set")
     assert run("cat", "set", "b/1").out == LOST["b/1"]
+
+
+@EACH_KIND
+@pytest.mark.parametrize("args", ["", "--quick", "--sample 100%", "--part 1/1"])
+def test_each_way_to_verify_names_it_and_advises_no_repair(run: Run, shard: str, args: str) -> None:
+    done = run("verify", "set", *args.split())
+    assert done.status == 1
+    lines = done.out.decode().splitlines() + done.err.splitlines()
+    assert sum(is_line_of(os.path.relpath(shard), line) for line in lines) == 1
+    assert not any("winkfs repair" in line for line in lines)

@@ -100,7 +100,7 @@ def verify_container(base: str, choice: Choice, progress: Progress | None = None
                 return Check(store).quick()
             size = store.kv.end - store.kv.start
         report = Report()
-        _check([(base_of(base), size)], choice, report, progress)
+        _check([(base_of(base), size, None)], choice, report, progress)
     except FormatError as error:
         return Report([str(error)], scope="nothing was read")
     return report
@@ -110,37 +110,44 @@ def verify_dataset(root: str, choice: Choice, progress: Progress | None = None) 
     """Check the manifests of a data set, and a part of the entries of all its shards."""
     log, report = Log(root), Report()
     records = check_manifests(log, report)
-    shards = [(f"{root}/{record.path}", max(record.size - SBSIZE, 0)) for record in records]
+    shards = [Shard(f"{root}/{record.path}", record) for record in records]
     if choice.quick:
-        for record in records:
-            shard = Shard(f"{root}/{record.path}", record)
+        for shard in shards:
             try:
+                shard.must_open()
                 with shard.pass_over(), Store(shard.base, writable=False, load=False) as store:
                     _add(report, Check(store).quick())
             except (*FAULTS, OSError) as error:
                 report.add(str(error))
         report.scope = "manifests, superblocks, indexes and catalogs; no entry was read"
     else:
-        _check(shards, choice, report, progress)
+        each = [(one.base, max(one.record.size - SBSIZE, 0), one) for one in shards]
+        _check(each, choice, report, progress)
     check_visible(log, report)
     return report
 
 
 def _check(
-    shards: Sequence[tuple[str, int]], choice: Choice, report: Report, progress: Progress | None
+    shards: Sequence[tuple[str, int, Shard | None]],
+    choice: Choice,
+    report: Report,
+    progress: Progress | None,
 ) -> None:
-    """Check the chosen blocks of containers, given with the bytes of their entries."""
-    total = sum(size for _, size in shards)
+    """Check the chosen blocks of containers, given with the bytes of their entries, and of a data
+    set with what its manifest has of them."""
+    total = sum(size for _, size, _ in shards)
     block = min(max(total // BLOCKS, LEAST_BLOCK), MOST_BLOCK)
-    counts = np.array([-(-size // block) for _, size in shards], np.int64)
+    counts = np.array([-(-size // block) for _, size, _ in shards], np.int64)
     ends = np.cumsum(counts)
     numbers = choice.numbers(int(ends[-1]) if len(ends) else 0)
     units: list[Unit | None] = [None] * len(numbers)
     which = np.searchsorted(ends, numbers, "right")
     for shard in np.unique(which).tolist():
-        base, at = shards[shard][0], np.flatnonzero(which == shard)
+        (base, _, record), at = shards[shard], np.flatnonzero(which == shard)
         first = int(ends[shard] - counts[shard])
         try:
+            if record is not None:
+                record.must_open()
             found = _units(base, numbers[at] - first, int(counts[shard]), block)
             for i, unit in zip(at.tolist(), found, strict=True):
                 units[i] = unit
