@@ -32,7 +32,7 @@ from winkfs.container.table import (
     latest,
     owner_word,
 )
-from winkfs.entry import Stat
+from winkfs.entry import FileType, Stat
 from winkfs.errors import NoSuchFile
 from winkfs.names import after, to_bytes, to_str
 from winkfs.reader import Problem, Reader, each_once
@@ -338,9 +338,10 @@ def _numbers(stats: Sequence[Stat]) -> Int64:
     rows = np.zeros((len(stats), OWNER + 1), np.int64)
     rows[:, 0] = np.arange(len(stats))
     for i, stat in enumerate(stats):
+        ftype = stat.ftype if 0 <= stat.ftype <= 255 else FileType.UNKNOWN  # damaged or hostile
         rows[i, FILEID:] = (
             stat.fileid, _int64(stat.size), _int64(stat.mtime_ns), BY_INODE, _int64(stat.ctime_ns),
-            stat.ftype | SPECIAL | stat.mode << MODE_AT, owner_word(stat.uid, stat.gid),
+            ftype | SPECIAL | stat.mode << MODE_AT, owner_word(stat.uid, stat.gid),
         )  # fmt: skip
     return rows
 

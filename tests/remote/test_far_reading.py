@@ -7,7 +7,6 @@ import multiprocessing
 import pickle
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
@@ -590,15 +589,16 @@ def test_batches_of_arrow_ask_ahead(store: ObjectStore, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     content = random.Random(1).randbytes(60_000)
     base = stored.make(tmp_path / "c", [(f"{i:04}", content) for i in range(400)])
-    url, running, most, lock = store.put_container(base), 0, 0, threading.Lock()
+    url, running, most, turn = store.put_container(base), 0, 0, threading.Condition()
 
     def slow(key: str) -> None:
+        """Wait until three are under way, on a busy machine for some time."""
         nonlocal running, most
-        with lock:
+        with turn:
             running += 1
             most = max(most, running)
-        time.sleep(0.02)
-        with lock:
+            turn.notify_all()
+            turn.wait_for(lambda: most >= 3, timeout=2)
             running -= 1
 
     with winkfs.open(url) as there:

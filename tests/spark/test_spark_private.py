@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import stored
-from sparking import SparkSession, load
+from sparking import SparkSession, environment, load
 
 import winkfs.spark
 
@@ -101,3 +103,20 @@ def test_another_main_module_is_no_daemon(monkeypatch: Patch) -> None:
     main.__spec__ = type("Spec", (), {"name": "pyspark.daemon"})()
     pyspark_winkfs.quiet_daemon()
     assert main.traceback is pyspark_winkfs.Tracebacks
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_the_daemon_of_workers_runs_a_file_of_the_folder_only_as_spark_does(
+    tmp_path: Path, safe: bool
+) -> None:
+    """Not with PYTHONSAFEPATH, which the jobs set."""
+    (tmp_path / "xxhash.py").write_text("open('ran', 'w')\n")
+    daemon = tmp_path / "made" / "daemon.py"
+    daemon.parent.mkdir()
+    daemon.write_text(session.DAEMON)
+    done = subprocess.run(
+        [sys.executable, daemon, "pyspark.worker"], cwd=tmp_path, stdin=subprocess.DEVNULL,
+        env=environment(PYTHONSAFEPATH="1" if safe else ""), capture_output=True, check=False,
+    )  # fmt: skip
+    assert (len(done.stdout), done.stderr) == (4, b"")  # its port; it ends with its input
+    assert (tmp_path / "ran").exists() != safe

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -426,7 +427,14 @@ NOTHING: Final = FileTable([], np.empty((0, len(COLUMNS)), np.int64))
 
 def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
     """Merge runs, each in byte order of the names, the oldest run first; of several rows with one
-    name, the last run wins."""
+    name, the last run wins. At its end, and at an error of one, all runs are closed."""
+    with ExitStack() as stack:
+        for run in runs:
+            stack.callback(getattr(run, "close", tuple))
+        yield from _merged(runs)
+
+
+def _merged(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
     waiting = [(NOTHING, filter(len, run)) for run in runs]
     while True:
         waiting = [(rows or next(run, NOTHING), run) for rows, run in waiting]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OWN_TEXT: Final = to_str(OWN)  # after the path of a directory: its file
 MAX_LINKS: Final = 40  # that are followed for a path, as Linux does
 PARENT: Final = ".."
-KIND: Final = {FileType.DIR: stat.S_IFDIR, FileType.LINK: stat.S_IFLNK}
+KIND: Final[dict[int, int]] = {FileType.DIR: stat.S_IFDIR, FileType.LINK: stat.S_IFLNK}
 NOT_OF_THE_SYSTEM: Final = (
     "a path in a store is no path of the operating system: use its open or read_bytes, its "
     "stored_name in a call of the store, or a mount"
@@ -266,7 +266,7 @@ class WinkPath:
             if not self._has_names(path):
                 raise self._missing(path)
             found = Stat(path, 0, 0, 0, FileType.DIR, 0o755, os.getuid(), os.getgid(), 0)
-        mode = KIND.get(FileType(found.ftype), stat.S_IFREG) | found.mode
+        mode = KIND.get(found.ftype, stat.S_IFREG) | found.mode
         ns = found.mtime_ns, found.mtime_ns, found.ctime_ns
         whole = [each // NANO for each in ns]
         fields = (mode, found.fileid, 0, 1, found.uid, found.gid, found.size, *whole)

@@ -39,7 +39,8 @@ export PYTHONPATH="${{PYTHONPATH#*/py4j-*-src.zip:}}"
 exec {python} "$@"
 """
 DAEMON: Final = """import contextlib, gc, runpy, sys
-sys.path[0] = ""  # as with -m
+if not sys.flags.safe_path:
+    sys.path[0] = ""  # as with -m
 with contextlib.suppress(Exception):  # a task reports it
     import winkfs.spark.reading.batches
 gc.freeze()  # a worker collects after each task
