@@ -106,9 +106,7 @@ def test_another_main_module_is_no_daemon(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize("safe", [True, False])
-def test_the_daemon_of_workers_runs_a_file_of_the_folder_only_as_spark_does(
-    tmp_path: Path, safe: bool
-) -> None:
+def test_a_safe_path_holds_in_the_daemon_of_workers(tmp_path: Path, safe: bool) -> None:
     """Not with PYTHONSAFEPATH, which the jobs set."""
     (tmp_path / "xxhash.py").write_text("open('ran', 'w')\n")
     daemon = tmp_path / "made" / "daemon.py"
