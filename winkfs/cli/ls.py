@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from winkfs.container.table import FileTable
 
 ORDERS = ("name", "size", "mtime", "none")
+ROWS = 1 << 16  # that are printed together
 Options = dict[str, Any]  # of `tables`
 
 
@@ -236,7 +237,9 @@ def _sorted(
             first.sort()  # so that names that come later are behind them
             kept = [rows.take(first)]
     rows = FileTable.concat(kept)
-    yield rows.take(_indices(rows, order, reverse)[:limit])
+    chosen = _indices(rows, order, reverse)[:limit]
+    for start in range(0, len(chosen), ROWS):  # the memory of each is used again
+        yield rows.take(chosen[start : start + ROWS])
 
 
 def _indices(rows: FileTable, order: str | None, reverse: bool) -> Int64:
