@@ -55,20 +55,21 @@ def python_of(version: str) -> str | None:
     return str(made[-1]) if made else None
 
 
-def lowest(alone: str) -> list[str]:
-    """Return "name==version" for the lower bound of each dependency, those of an extra of ALONE, or
-    else of all others, too; of several bounds the lowest."""
+def lowest(name: str) -> list[str]:
+    """Return "name==version" for the lower bound of each dependency, also those of an extra of
+    ALONE, or for another name of all other extras; of several bounds the lowest."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    some = ["arrow", alone] if alone in ALONE else extras.keys() - {*DEVELOPMENT, *ALONE}
-    wanted = project["dependencies"] + [one for name in some for one in extras[name]]
+    some = ["arrow", name] if name in ALONE else extras.keys() - {*DEVELOPMENT, *ALONE}
+    wanted = project["dependencies"] + [one for extra in some for one in extras[extra]]
     found: dict[str, str] = {}
     for requirement in wanted:
-        name, bound, rest = requirement.partition(">=")
+        package, bound, rest = requirement.partition(">=")
+        least = rest.partition(",")[0]
         if bound:
-            both = rest.partition(",")[0], found.get(name, rest.partition(",")[0])
-            found[name] = min(both, key=lambda version: [int(part) for part in version.split(".")])
-    return [f"{name}=={version}" for name, version in found.items()]
+            both = least, found.get(package, least)
+            found[package] = min(both, key=lambda each: [int(part) for part in each.split(".")])
+    return [f"{package}=={version}" for package, version in found.items()]
 
 
 def clone(name: str) -> Path:
@@ -95,7 +96,7 @@ def prepare(name: str, python: str, source: Path) -> Path:
         extras, environment["CC"] = "", "false"  # setup.py leaves the compiled part out
     if name in ALONE:
         extras = f"[{name},polars]"
-    if name == "lowest" or name in ALONE:
+    if name in ("lowest", *ALONE):
         exact += lowest(name)
     install = [
         str(own),
@@ -133,9 +134,10 @@ def run(name: str) -> str:
     print(f"== {name}: {python}, {found.stdout.strip()}", flush=True)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     failed = 0
-    more = ["-m", "mount or spark", MOUNT, *(SPARK if name != "bare" else ())]
-    alone = [ALONE[name], "tests/arrow/test_names_in.py"] if name in ALONE else None
-    for part in (FAST, more) if alone is None else (alone,):
+    parts = [FAST, ["-m", "mount or spark", MOUNT, *(SPARK if name != "bare" else ())]]
+    if name in ALONE:
+        parts = [[ALONE[name], "tests/arrow/test_names_in.py"]]
+    for part in parts:
         tests = [str(own), "-m", "pytest", "-q", "-n", "2", *part]
         failed |= subprocess.run(tests, cwd=source, env=environment).returncode
     return "failed" if failed else "passed"

@@ -50,6 +50,8 @@ def test_the_pythons_that_are_tested_are_those_that_are_named(settings: dict[str
     named = [one for one in settings["project"]["classifiers"] if one.startswith(prefix)]
     assert named == [prefix + one.removeprefix("3.") for one in versions.PYTHONS]
     assert settings["project"]["requires-python"] == f">={versions.PYTHONS[0]}"
+    matrix = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert re.findall(r"\{ version: \"?([\w.]+)", matrix) == list(versions.NAMES)
 
 
 def test_the_tools_of_development_have_one_version(settings: dict[str, Any]) -> None:

@@ -54,6 +54,7 @@ complete_file: Final = click.Path().shell_complete
 complete_folder: Final = click.Path(file_okay=False).shell_complete
 STDIN: Final = "-"
 PIECE: Final = 1 << 20  # bytes read or written at a time
+ROWS: Final = 1 << 16  # lines of a listing that are printed together
 SHOWN: Final = 200  # bytes of a name in a message
 PATIENCE: Final = 0.5  # seconds without a progress bar
 

@@ -11,6 +11,7 @@ import winkfs
 from winkfs.cli._common import (
     AS_OF,
     BASE,
+    ROWS,
     TIME,
     WHERE,
     Failures,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from winkfs.container.table import FileTable
 
 ORDERS = ("name", "size", "mtime", "none")
-ROWS = 1 << 16  # that are printed together
 Options = dict[str, Any]  # of `tables`
 
 

@@ -6,12 +6,21 @@ import json
 import sys
 from collections.abc import Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from winkformats import native
-from winkfs.cli._common import AS_OF, BASE, Failures, complete_name, counted, opened, printable
+from winkfs.cli._common import (
+    AS_OF,
+    BASE,
+    ROWS,
+    Failures,
+    complete_name,
+    counted,
+    opened,
+    printable,
+)
 from winkfs.cli.du import totals, write_lines
 from winkfs.names import to_bytes, to_strs
 from winkfs.units import short_size
@@ -19,8 +28,6 @@ from winkfs.units import short_size
 if TYPE_CHECKING:
     from winkformats.arrays import Int64
     from winkfs.container.directories import Tree
-
-ROWS: Final = 1 << 16  # that are printed together
 
 
 @click.command()

@@ -430,7 +430,8 @@ def joined(runs: list[Iterator[FileTable]]) -> Iterator[FileTable]:
     name, the last run wins. At its end, and at an error of one, all runs are closed."""
     with ExitStack() as stack:
         for run in runs:
-            stack.callback(getattr(run, "close", tuple))
+            if close := getattr(run, "close", None):  # that of a generator
+                stack.callback(close)
         yield from _merged(runs)
 
 

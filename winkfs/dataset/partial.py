@@ -114,8 +114,7 @@ def verify_dataset(root: str, choice: Choice, progress: Progress | None = None) 
     if choice.quick:
         for shard in shards:
             try:
-                shard.must_open()
-                with shard.pass_over(), Store(shard.base, writable=False, load=False) as store:
+                with shard.pass_over(), shard.open(load=False) as store:
                     _add(report, Check(store).quick())
             except (*FAULTS, OSError) as error:
                 report.add(str(error))
