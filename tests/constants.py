@@ -17,6 +17,9 @@ PLACES: Final[dict[str, dict[str, str | tuple[str, ...]]]] = {
         "longest": "winkformats.kv.scan.MAX_WINDOW",  # bytes of the longest scan window
         "piece": "winkformats.kv.scan.CHECK_CHUNK",  # bytes read to check a long entry
     },
+    "a sequence": {
+        "step": "winkformats.kv.sequence.MAX_INCR",  # bytes reserved at a time, at most
+    },
     "arrays": {
         "rows": "winkformats.arrays.ROWS_AT_ONCE",  # rows of one key looked at together
         "ranked": "winkformats.arrays.RANKED_FROM",  # texts whose pairs of bytes are counted

@@ -695,6 +695,7 @@ def test_no_file_handle_is_left(variant: str, base: Path) -> None:
     assert suffixes == {".data", ".lock"} | derived
 
 
+@pytest.mark.on_disk
 def test_preallocated_room_is_given_back(base: Path) -> None:
     with winkfs.create(base) as container:
         container.put("a", b"1")

@@ -672,6 +672,7 @@ def test_what_was_not_synced_is_not_there_after_a_kill(tmp_path):
         assert [entry.key for entry in oracle_of(storage)[1]] == [b"a", b"c"]
 
 
+@pytest.mark.on_disk
 def test_reserved_space_keeps_the_end_and_goes_on_close(tmp_path):
     path = tmp_path / "f"
     kv = KVSeq.create(FileStorage(path, "x"))
