@@ -340,6 +340,7 @@ def test_tar_finds_a_changed_file_with_its_old_mtime(
     assert run("tar", "-xOf", archives[1], "./f") == "bbbb\n"
 
 
+@pytest.mark.long
 def test_restic_finds_a_changed_file_with_its_old_mtime(
     base: str, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

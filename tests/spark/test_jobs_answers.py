@@ -277,6 +277,7 @@ def test_an_order_is_that_of_a_stable_sort(
     ("split(path, '/')[0]", lambda f: f.name.decode("utf-8", "backslashreplace").split("/")[0]),
     ("double(size % 7) * -0.0", lambda f: 0),
 ])  # fmt: skip
+@pytest.mark.long  # in the suite: by several workers, test_spark_cluster
 @pytest.mark.few(1)
 def test_groups_are_whole_and_none_is_cut_by_a_partition(
     spark: SparkSession,
@@ -306,6 +307,7 @@ def test_groups_are_whole_and_none_is_cut_by_a_partition(
     assert order.groups == len(wanted)
 
 
+@pytest.mark.long
 def test_a_sort_by_contents_reads_them_once(
     spark: SparkSession, source: Path, files: list[File], tmp_path: Path
 ) -> None:
@@ -412,6 +414,7 @@ def test_exact_doubles_are_those_of_a_plain_loop(
     assert summary["files"] == sum(size >= least for size in sizes.values())
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("threshold", [0.7, 0.9])
 def test_near_doubles_are_those_of_a_plain_loop(

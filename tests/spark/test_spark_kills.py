@@ -68,6 +68,7 @@ def finish(spark_on: Driver, gate: Path, root: Path) -> None:
 # --- the machine of a task is lost ---
 
 
+@pytest.mark.long
 def test_a_worker_lost_in_the_middle_of_a_read_and_a_write(
     spark_on: Driver, cluster: Cluster, corpus: Path, root: Path, gate: Path
 ) -> None:

@@ -73,14 +73,15 @@ class InDataSet(InContainer):
 
 
 class WithCommits(InContainer):
-    """A folder of a data set, in which each call is a commit. `make test-tools` has it."""
+    """A folder of a data set, in which each call is a commit."""
 
     kind = "data set"
 
 
+LONG = (AtRoot, WithCommits)  # `make test-tools` has them
 for place in (InContainer, AtRoot, InDataSet, WithCommits):
     for suite in ("Copy", "Get", "Put", "Pipe", "Open"):
         name = f"Test{suite}{place.__name__}"
         tests = getattr(abstract, f"Abstract{suite}Tests")
         made = type(name, (tests, place), {"__module__": __name__})
-        globals()[name] = pytest.mark.long(made) if place is WithCommits else made
+        globals()[name] = pytest.mark.long(made) if place in LONG else made

@@ -12,7 +12,7 @@ from tables import ROWS, SIZES, documents_in, run_program, tables_in
 
 pytest.importorskip("pyarrow")
 only_with("datasets")
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 URLS = """import json
 import datasets
 datasets.disable_progress_bars()
