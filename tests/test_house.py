@@ -45,7 +45,7 @@ WALKS = {
 # What binds tests to the inside of the product: it has to be moved with it.
 INSIDES = {
     "private attributes of others": 62,
-    "constants that are shrunk": 58,
+    "constants that are shrunk": 59,
 }
 PAGE = (house.ROOT / "docs/architecture.md").read_text()
 
