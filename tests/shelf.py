@@ -248,10 +248,10 @@ def shelves(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def installed(shelves: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The PYTHONPATH with it, which subprocesses have, too; here they are registered for a test."""
+    kinds_with("open")  # all others are there: this looks along the path once in a process
     path = os.pathsep.join([str(shelves), *sys.path])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.syspath_prepend(str(shelves))
-    kinds_with("open")  # those of winkfs are there
     monkeypatch.setattr(kinds, "_kinds", dict(kinds._kinds))
     monkeypatch.delitem(sys.modules, "shelves.kind", raising=False)  # importing registers them
     import shelves.kind  # type: ignore[import-not-found]
