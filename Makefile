@@ -87,7 +87,7 @@ test-broker: $(VENV)/.ready-test ## trials on folders of a RabbitMQ that is star
 
 test-browser: $(VENV)/.ready-test ## the page of `winkfs report` in Chromium; SHOTS=DIR keeps the pictures
 	@scripts/system-packages browser
-	WINKFS_SCREENSHOTS='$(SHOTS)' $(BIN)/python -m pytest tests/report/test_screenshots.py $(PYTEST)
+	WINKFS_SCREENSHOTS='$(SHOTS)' $(BIN)/python -m pytest --all tests/report/test_screenshots.py $(PYTEST)
 
 test-stores: $(VENV)/.ready-test ## remote check against rclone, s3rver, juicefs, Azurite, where these are installed (CONTRIBUTING.md)
 	$(BIN)/python -m pytest tests/remote/store_trials.py --durations=5 $(PYTEST)

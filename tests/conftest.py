@@ -144,9 +144,9 @@ def every(request: pytest.FixtureRequest, soak: bool) -> Callable[[str], slice]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis draws the same examples in each run of the suite, however long they take: a
-    sixth of what --all draws. --soak draws new ones, and `make test-fast` few."""
-    drawn_in_suite = drawn.ALL if config.getoption("--all") else drawn.ALL // 6
+    """Hypothesis draws the same examples in each run of the suite, however long they take: an
+    eighth of what --all draws. --soak draws new ones, and `make test-fast` few."""
+    drawn_in_suite = drawn.ALL if config.getoption("--all") else drawn.ALL // 8
     settings.register_profile("suite", derandomize=True, deadline=None, max_examples=drawn_in_suite)
     settings.register_profile(
         "fast", derandomize=True, deadline=None, max_examples=10, stateful_step_count=15

@@ -1,9 +1,9 @@
-"""How many examples Hypothesis draws, and how many random lives, images and damages a test takes: a
-sixth of them in the suite, all with `--all`.
+"""How many examples Hypothesis draws, and how many random lives, images and damages a test takes:
+an eighth of them in the suite, all with `--all`.
 
     @settings(max_examples=examples(100))
 
-A test without a number of its own draws ALL of them, or a sixth.
+A test without a number of its own draws ALL of them, or an eighth.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 SPARK = ("docs/spark.md", "docs/pipeline.md")  # all of their Python needs a session
 TOOLS = "docs/tools.md"  # each section by itself, after what precedes the first
-LONG = ("Dask", "Hugging Face", "zarr", "ratarmount")  # tests/tools calls the same
 NEEDED = {  # what a block has -> what winkfs needs for it
     "to_arrow(": "pyarrow", "to_batches(": "pyarrow", "parts(": "pyarrow",
     "winkfs.polars": "polars", "winkfs.query(": "duckdb", "winkfs.fs(": "fsspec",
@@ -186,14 +185,8 @@ def not_installed(code: str) -> set[str]:
     return needed - {*sys.stdlib_module_names, "winkfs", *metadata.packages_distributions()}
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
-        pytest.param(one, marks=[pytest.mark.long] if one in LONG else [])
-        for one in sections(TOOLS)
-        if one
-    ],
-)
+@pytest.mark.long  # tests/tools calls the same
+@pytest.mark.parametrize("section", list(filter(None, sections(TOOLS))))
 def test_the_python_of_a_tool_runs(section: str, folder: Path) -> None:
     """In a process of its own, as a program: tools start threads and processes."""
     texts = sections(TOOLS)

@@ -16,7 +16,7 @@ from headless import Browser
 from winkfs.report.facts import compared, gather
 from winkfs.report.page import page
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]  # `make test-browser` takes all
 WIDTHS = (400, 1600)
 SCHEMES = ("light", "dark")
 TOO_WIDE = """[...document.querySelectorAll('body *')]

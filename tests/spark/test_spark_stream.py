@@ -304,6 +304,7 @@ at_any.cancel()  # the next application may have the same JVM
 """
 
 
+@pytest.mark.long
 @limits
 def test_a_driver_killed_after_its_commit_doubles_nothing(
     spark: SparkSession, tmp_path: Path
