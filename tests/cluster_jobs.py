@@ -122,6 +122,27 @@ def write(
     table.write.format("winkfs").mode(mode).save(path)
 
 
+def write_twice(spark: SparkSession, root: str) -> None:
+    """Four tasks write 1,000 documents each. Of the first and the third of them the first attempt
+    fails after 200: the one raises, the Python of the other is killed."""
+
+    def fails_first(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        first = task.attemptNumber() == 0
+        for number, batch in enumerate(batches):
+            if first and number == 2 and task.partitionId() == 0:
+                raise RuntimeError("the first attempt fails")
+            if first and number == 2 and task.partitionId() == 2:
+                os.kill(os.getpid(), 9)
+            yield batch
+
+    frame = documents(spark, 0, 4000, 4)
+    frame.mapInArrow(fails_first, frame.schema).write.format("winkfs").mode("append").save(root)
+
+
 def copy(
     spark: SparkSession, source: str, path: str, options: dict[str, str], gate: str | None = None
 ) -> None:

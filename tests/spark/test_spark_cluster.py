@@ -13,7 +13,7 @@ import pytest
 import xxhash
 from cluster_jobs import document, expected, stored
 from clusters import LOCAL_CLUSTER
-from drivers import Here, Spark, driver
+from drivers import Driver, Here, Spark, driver
 from folders import write_files
 from stored import make
 
@@ -98,6 +98,14 @@ def test_what_is_written_is_there_once(spark_on: Spark, root: Path) -> None:
     clean(root, 2)
     spark_on.call("write", root, (300, 400), "overwrite")
     assert stored(root) == expected(range(300, 400))
+
+
+def test_failed_and_repeated_tasks_change_nothing(cluster_driver: Driver, root: Path) -> None:
+    cluster_driver.call("write_twice", root)
+    assert stored(root) == expected(range(4000))
+    attempts = {path.name[:7] for path in root.glob("*/*.data")}
+    assert attempts == {"00000-1", "00001-0", "00002-1", "00003-0"}
+    clean(root, 1)
 
 
 @pytest.mark.long

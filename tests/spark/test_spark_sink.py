@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import stored
-from sparking import DataFrame, SparkSession, application, refusal, save
+from sparking import DataFrame, SparkSession, refusal, save
 
 import winkfs
 
@@ -129,35 +129,3 @@ def test_on_conflict_error_ends_the_job(spark: SparkSession, root: Path) -> None
     assert "the data set has this file" in refusal(save, rows(spark, {"a": b"2"}), root,
                                                    onConflict="error")  # fmt: skip
     assert stored.paths(root) == before and stored.files(root) == {"a": b"1"}
-
-
-FAILS_ONCE = """
-import os, sys
-from pyspark import TaskContext
-
-root = sys.argv[1]
-
-def fail_first(batches):
-    task = TaskContext.get()
-    for number, batch in enumerate(batches):
-        if task.attemptNumber() == 0 and task.partitionId() % 2 == 0 and number == 2:
-            if task.partitionId() == 0:
-                raise RuntimeError("the first attempt fails")
-            os.kill(os.getpid(), 9)
-        yield batch
-
-spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
-frame = spark.range(0, 4000, 1, 4).selectExpr(
-    "concat('p', id) path", "cast(repeat(id, 300) as binary) content")
-frame.mapInArrow(fail_first, frame.schema).write.format("winkfs").mode("append").save(root)
-"""
-
-
-def test_failed_and_repeated_tasks_change_nothing(root: Path) -> None:
-    done = application(FAILS_ONCE, root, master="local[2,3]")  # a task may fail twice
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert stored.files(root) == {f"p{i}": b"%d" % i * 300 for i in range(4000)}
-    assert not list((root / "_pending").iterdir())
-    attempts = {path.name[:7] for path in root.glob("*/*.data")}
-    assert attempts == {"00000-1", "00001-0", "00002-1", "00003-0"}
-    assert not winkfs.verify(root).problems
