@@ -136,7 +136,7 @@ def run(name: str) -> str:
     failed = 0
     parts = [FAST, ["-m", "mount or spark", MOUNT, *(SPARK if name != "bare" else ())]]
     if name in ALONE:
-        parts = [[ALONE[name], "tests/arrow/test_names_in.py"]]
+        parts = [["--all", ALONE[name], "tests/arrow/test_names_in.py"]]
     for part in parts:
         tests = [str(own), "-m", "pytest", "-q", "-n", "2", *part]
         failed |= subprocess.run(tests, cwd=source, env=environment).returncode
