@@ -23,7 +23,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import zstandard
 from commands import Done, Run
 from commands import run as run
 from trees import snapshot
@@ -35,6 +34,7 @@ from winkfs.archive.items import STREAM_BYTES, Note
 from winkfs.archive.pack import pack
 from winkfs.archive.unpack import unpack
 
+zstandard = pytest.importorskip("zstandard")
 SQUASHED = Path(__file__).parent / "squashfs"
 HOUR = 3600
 BIG = b"".join(b"%d\n" % i for i in range(STREAM_BYTES // 6))

@@ -114,6 +114,7 @@ def test_only_what_is_missing_is_stored(tmp_path: Path, source: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [{"exclude": ["a"]}, {"include": ["b"]}, {"compress": "zstd"}, {"ao": True}],
+    ids=["exclude", "include", "zstd", "ao"],
 )
 def test_with_other_options_it_begins_anew(
     tmp_path: Path, source: Path, options: dict[str, Any]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import winkfs
@@ -63,6 +62,7 @@ def test_a_datetime_without_a_zone_is_local(berlin: None) -> None:
 
 
 def test_a_timestamp_of_pandas_keeps_its_nanoseconds() -> None:
+    pd = pytest.importorskip("pandas")
     assert to_ns(pd.Timestamp(NS + 7, tz="UTC")) == NS + 7
     assert to_ns(pd.Timestamp(-5_000_000_003, tz="UTC")) == -5_000_000_003
     with pytest.raises(ValueError, match="is no time"):

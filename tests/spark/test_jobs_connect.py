@@ -17,6 +17,7 @@ from sparkfiles import expected as content
 from sparking import SparkSession
 from warcs import response
 
+pytest.importorskip("pyarrow")
 import winkfs.digests
 from winkfs.cli.pipeline import pipeline
 from winkfs.dataset.dataset import create

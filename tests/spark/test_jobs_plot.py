@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from marks import only_with
 
+pytest.importorskip("pyarrow")
+only_with("matplotlib")
 from winkfs.spark.jobs import stats as plot
 
-only_with("matplotlib")
 pytestmark = pytest.mark.slow
 
 HOST = "http://a-rather-long-host-name-%d.example.org"

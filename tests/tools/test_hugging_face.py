@@ -132,9 +132,10 @@ def answers() -> list[Any]:
         return [json.loads(line) for line in run_program("".join(code), folder).splitlines()]
 
 
-@pytest.mark.long
 def test_urls(answers: list[Any]) -> None:
-    """If the last assertion fails, docs/tools.md can have both forms for streams."""
+    """If the last assertion fails, docs/tools.md can have both forms for streams. An old
+    datasets needs an fsspec that knows no chains."""
+    pytest.importorskip("fsspec.implementations.chained")
     for found in answers[:2]:
         for kind, rows in EXPECTED.items():
             assert [found[f"{kind}{case}"] for case in ("", " file", " stream")] == [rows] * 3

@@ -24,9 +24,9 @@ def fs(
     mode    "r" to read; "a" to read and write a container or data set
     as_of   of a data set: a generation (int), or a time: the newest generation up to then
     where   only files for which this condition is true: see `Container.scan`
-    raises  as `winkfs.open`; Refusal if fsspec is not installed
+    raises  as `winkfs.open`; Refusal if fsspec is not installed, or too old
     """
-    need("fsspec", "winkfs.fs")
+    need("fsspec.implementations.chained", "winkfs.fs")  # an old fsspec has none
     from winkfs.fsspec.filesystem import WinkFileSystem
 
     made: WinkFileSystem = WinkFileSystem(os.fspath(path), mode=mode, as_of=as_of, where=where)
