@@ -7,6 +7,7 @@ import mmap
 import time
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,8 @@ def test_each_time_may_be_a_datetime(store: Any) -> None:
     assert store.stat("b").mtime_ns == NS
     assert [entry.name for entry in store.scan(since=WHEN, until=after)] == ["b"]
     assert [entry.name for entry in store.scan(until=WHEN)] == ["a"]
-    assert store.to_arrow(since=WHEN, until=after)["path"].to_pylist() == ["b"]
+    if find_spec("pyarrow"):
+        assert store.to_arrow(since=WHEN, until=after)["path"].to_pylist() == ["b"]
     if isinstance(store, winkfs.Container) and not store.ao:
         store.utime("a", after)
         assert store.stat("a").mtime_ns == NS + 86400 * 10**9

@@ -11,7 +11,7 @@ from marks import only_with
 
 pytest.importorskip("pyarrow")
 only_with("matplotlib")
-from winkfs.spark.jobs import stats as plot
+from winkfs.spark.jobs import stats as plot  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
