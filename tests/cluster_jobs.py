@@ -122,7 +122,7 @@ def write(
     table.write.format("winkfs").mode(mode).save(path)
 
 
-def write_twice(spark: SparkSession, root: str) -> None:
+def write_with_failures(spark: SparkSession, root: str) -> None:
     """Four tasks write 1,000 documents each. Of the first and the third of them the first attempt
     fails after 200: the one raises, the Python of the other is killed."""
 

@@ -101,7 +101,7 @@ def test_what_is_written_is_there_once(spark_on: Spark, root: Path) -> None:
 
 
 def test_failed_and_repeated_tasks_change_nothing(cluster_driver: Driver, root: Path) -> None:
-    cluster_driver.call("write_twice", root)
+    cluster_driver.call("write_with_failures", root)
     assert stored(root) == expected(range(4000))
     attempts = {path.name[:7] for path in root.glob("*/*.data")}
     assert attempts == {"00000-1", "00001-0", "00002-1", "00003-0"}
