@@ -9,6 +9,7 @@ from setuptools.command.build import build
 # Python's limited API: one module, and so one wheel, for 3.11 and all later versions. A
 # free-threaded Python has none.
 LIMITED = not sysconfig.get_config_var("Py_GIL_DISABLED")
+SOURCES = ("native", "catalog", "files", "get", "put")
 
 
 class Build(build):
@@ -25,7 +26,7 @@ setup(
     ext_modules=[
         Extension(
             "winkformats._native",
-            [f"formats/winkformats/{name}.c" for name in ("_native", "_files", "_get", "_put")],
+            [f"formats/winkformats/_{name}.c" for name in SOURCES],
             depends=[f"formats/winkformats/{name}.h" for name in ("_native", "xxhash")],
             define_macros=[("Py_LIMITED_API", "0x030B0000")] if LIMITED else [],
             extra_compile_args=["-O3"],

@@ -17,9 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILT = ROOT / "build" / "sanitized"
-SOURCES = [
-    ROOT / "formats/winkformats" / f"{name}.c" for name in ("_native", "_files", "_get", "_put")
-]
+SOURCES = sorted((ROOT / "formats/winkformats").glob("_*.c"))
 CUSTOMIZE = """
 import importlib.util, sys
 

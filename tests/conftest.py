@@ -34,8 +34,8 @@ gc.disable()  # until the tests are collected: see `pytest_collection_finish`
 
 # Files whose tests run on both paths, compiled and in Python: see `winkformats.native`.
 BOTH = {"test_hashing", "test_entry", "test_kvscan", "test_table", "test_container_read",
-        "test_cut_short", "test_cut_versions", "test_damaged_names",
-        "test_three_answers"}  # fmt: skip
+        "test_cut_short", "test_cut_versions", "test_damaged_names", "test_catalog_together",
+        "test_directories", "test_three_answers"}  # fmt: skip
 
 # Files whose tests parse the sources, which `scripts.house` keeps.
 SOURCES = {"tests/test_cast.py", "tests/test_house.py", "tests/test_words.py"}

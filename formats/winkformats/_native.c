@@ -8,7 +8,7 @@
 #define _GNU_SOURCE /* memrchr */
 #include "_native.h"
 
-#define VERSION 21         /* changes with each change of a function: see native.py */
+#define VERSION 22         /* changes with each change of a function: see native.py */
 #define WALK_AHEAD 4096    /* bytes that the walk over entries prefetches */
 #define MAX_PROBED 4096    /* cells that a search reads before it gives up */
 #define MAX_LITERALS 8     /* texts that a line has to have */
@@ -327,7 +327,7 @@ static PyObject *headed(PyObject *module, PyObject *args)
         int64_t first = starts && text ? starts[of[i]] : 0;
         if (!text || !PyBytes_Check(text) || first < 0 || spans[2 * i] < first
             || spans[2 * i + 1] < spans[2 * i] || b[0].len < spans[2 * i + 1]
-            || (i && of[i] == of[i - 1] && spans[2 * i] < spans[2 * i - 2])) {
+            || (starts && i && of[i] == of[i - 1] && spans[2 * i] < spans[2 * i - 2])) {
             PyErr_SetString(PyExc_ValueError, "a line is outside of its content");
             goto end;
         }
@@ -367,6 +367,8 @@ static PyMethodDef functions[] = {
     {"lines", lines, METH_VARARGS, "lines that have literals"},
     {"headed", headed, METH_VARARGS, "lines behind their heads"},
     {"find_many", find_many, METH_VARARGS, "cells of many hashes"},
+    {"blocks", blocks, METH_VARARGS, "rows of blocks of a catalog"},
+    {"paths", paths, METH_VARARGS, "slashes in names, and what these share"},
     {"inodes", inodes, METH_VARARGS, "where the contents of plain files are"},
     {"contents", contents, METH_VARARGS, "contents of plain files"},
     {"gather", gather, METH_VARARGS, "values of entries, one behind the other"},

@@ -149,6 +149,8 @@ static inline bool lengths_differ(Py_ssize_t got, Py_ssize_t rows)
 /* Hidden, so that a function of another library with such a name is not mixed up with it. */
 #define FUNCTION(name) \
     __attribute__((visibility("hidden"))) PyObject *name(PyObject *module, PyObject *args)
+FUNCTION(blocks); /* _catalog.c */
+FUNCTION(paths);
 FUNCTION(inodes); /* _get.c */
 FUNCTION(contents);
 FUNCTION(gather);

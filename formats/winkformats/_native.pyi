@@ -38,6 +38,12 @@ def find_many(
     /,
 ) -> int: ...
 
+# _catalog.c
+def blocks(
+    data: Buffer, at: Int64, lengths: Int64, into: Int64, ends: Int64, /
+) -> bytearray | None: ...
+def paths(data: Buffer, ends: Int64, before: bytes, found: Int64, /) -> None: ...
+
 # _get.c
 def inodes(
     data: Buffer,

@@ -30,6 +30,7 @@ MAX_ROW: Final = 256  # bytes of a text that is gathered with others as a row of
 MATRIX_BYTES: Final = 4 << 20  # bytes of such a matrix
 ROWS_AT_ONCE: Final = 1 << 16  # rows compared together
 WORD: Final = 8  # bytes
+MOST: Final = (1 << 63) - 1
 RANKED_FROM: Final = 1 << 14  # texts from which pairs of bytes are ranked by a table
 
 
@@ -191,6 +192,23 @@ def text_order(texts: TextColumn) -> Int64:
     if (texts[1:] >= texts[:-1]).all():
         return np.arange(len(texts))
     return _order(np.ascontiguousarray(texts).view(np.uint64).reshape(len(texts), -1))
+
+
+def number_order(numbers: Int64) -> Int64:
+    """Return the indices of numbers, ascending; equal numbers keep their order.
+
+    cost  one sort of the numbers with their indices in the low bits, or a sort of indices, three
+          times slower, if they do not fit together
+    """
+    own = len(numbers).bit_length()  # bits of the index
+    low, high = int(numbers.min(initial=MOST)), int(numbers.max(initial=-MOST - 1))
+    if high - low > MOST >> own:
+        return np.argsort(numbers, kind="stable")
+    keys = (numbers - low) << own
+    keys |= np.arange(len(keys))
+    keys.sort()
+    keys &= (1 << own) - 1
+    return keys
 
 
 def _order(words: UInt64) -> Int64:

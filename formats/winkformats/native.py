@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 VARIABLE: Final = "WINKFS_NATIVE"
-VERSION: Final = 21  # of the C sources: a module built from others is not used
+VERSION: Final = 22  # of the C sources: a module built from others is not used
 
 
 class Read(Protocol):
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
         lines = staticmethod(_native.lines)
         headed = staticmethod(_native.headed)
         find_many = staticmethod(_native.find_many)
+        blocks = staticmethod(_native.blocks)
+        paths = staticmethod(_native.paths)
         inodes = staticmethod(_native.inodes)
         contents = staticmethod(_native.contents)
         gather = staticmethod(_native.gather)

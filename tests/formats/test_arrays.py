@@ -56,6 +56,12 @@ def test_texts_are_put_in_byte_order_and_equal_ones_in_theirs(
             assert arrays.text_order(arrays.text_column(texts)).tolist() == wanted
 
 
+@given(st.lists(st.integers(-3, 3) | st.sampled_from([-(2**63), 2**63 - 1, 2**40])))
+def test_numbers_are_put_in_order_and_equal_ones_in_theirs(numbers: list[int]) -> None:
+    found = arrays.number_order(np.array(numbers, np.int64))
+    assert found.tolist() == sorted(range(len(numbers)), key=numbers.__getitem__)
+
+
 def test_many_texts_that_begin_alike_are_put_in_order() -> None:
     chance = random.Random(1)
     ends = [(i % 7, chance.randrange(9000)) for i in range(20_000)]

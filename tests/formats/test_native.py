@@ -172,6 +172,9 @@ def test_lines_have_heads_and_numbers():
     headed = native.built().headed
     assert headed(data, lines, of, heads, None) == b"f:a\nf:\nf:cd\nx\ny\n"
     assert headed(data, lines, of, heads, starts) == b"f:1:a\nf:2:\nf:3:cd\n1:x\n2:y\n"
+    assert headed(data, lines[::-1].copy(), of[:5] * 0, [b""], None) == b"y\nx\ncd\n\na\n"
+    with pytest.raises(ValueError, match="outside"):
+        headed(data, lines[::-1].copy(), of, heads[::-1], starts)
     many = b"\n" * 2100
     rows = np.repeat(np.arange(2100), 2).reshape(-1, 2)
     found = headed(many, rows, np.zeros(2100, np.int64), [b""], starts[:1])

@@ -17,6 +17,8 @@ import pytest
 
 import winkfs
 from winkformats import native
+from winkfs.container.ondisk.block import encode_blocks
+from winkfs.container.table import FileTable
 
 code = native.built()
 pytestmark = pytest.mark.skipif(code is None, reason="the compiled path was not built here")
@@ -205,6 +207,37 @@ def test_files_and_rows_at_hostile_positions(stored: dict[str, Any]) -> None:
         with refused():
             code.table(data, at, pos, *form, rng.choice([1, 10**9, *EDGES]), *room)
     assert whole > TURNS
+
+
+def test_blocks_of_a_catalog_that_are_hostile() -> None:
+    rng, made = random.Random(10), 0
+    names = sorted(b"d%d/f%03d" % (i % 7, i) for i in range(60))
+    rows = FileTable.of(names, np.arange(60) << 20, 1, 5, 1 << 40, 77, 1)
+    values = [value for value, _ in encode_blocks(rows, 25)]
+    at = np.cumsum([0, *map(len, values[:-1])])
+    lengths = np.array(list(map(len, values)))
+    raw = b"".join(values) + bytes(8)
+    for _ in range(3 * TURNS):
+        n = rng.choice([60] * 8 + [0, 1, 59, 61])
+        data, places = damaged(rng, raw), [at.copy(), lengths.copy()]
+        if rng.random() < 0.3:
+            rng.choice(places)[rng.randrange(3)] = rng.choice([*EDGES, rng.randrange(len(raw))])
+        into = np.zeros(8 * rng.choice([n] * 9 + [n + 1]), np.int64)
+        with refused():
+            made += code.blocks(data, *places, into, np.zeros(n + 1, np.int64)) is not None
+    assert made > TURNS // 4
+
+
+def test_paths_of_hostile_names() -> None:
+    rng = random.Random(11)
+    for _ in range(TURNS):
+        data = bytes(rng.choice(b"a/") for _ in range(rng.randrange(90)))
+        ends = np.sort(np.array([rng.randrange(len(data) + 1) for _ in range(5)]))
+        if rng.random() < 0.4:
+            ends[rng.randrange(5)] = rng.choice([*EDGES, len(data) + 1])
+        found = np.zeros(12 + rng.choice([0, 0, 0, 1]), np.int64)
+        with refused():
+            code.paths(data, ends, rng.choice([b"", b"a", b"a/aa/a"]), found)
 
 
 def test_values_of_damaged_entries(stored: dict[str, Any]) -> None:

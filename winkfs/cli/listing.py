@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import winkfs
+from winkformats import native
 from winkfs.cli._common import Failures, column_text, printable
 from winkfs.entry import FileType, Stat
 from winkfs.names import to_str, to_strs
 from winkfs.units import NANO, column_json, short_size, time_text
 
 if TYPE_CHECKING:
+    from winkformats.arrays import Int64
     from winkfs.container.table import FileTable
 
 DAY: Final = 86_400  # seconds
@@ -100,18 +102,24 @@ class Listing:
         self._size: Callable[[int], object] = short_size if human else int
         self._end, self._out = end, sys.stdout.buffer
         self._escape = sys.stdout.isatty() and end != "\0"
+        self.plain = not (long or as_json or form is not None or columns or self._escape)
 
-    def write(self, rows: FileTable) -> None:
-        """Print complete rows."""
-        self.count += len(rows)
-        if not len(rows):
+    def write(self, rows: FileTable, chosen: Int64 | None = None) -> None:
+        """Print complete rows. chosen: their indices in a table; None: all of it."""
+        count = len(rows) if chosen is None else len(chosen)
+        self.count += count
+        if not count:
             return
+        if self.plain and self._end == "\n" and native.code is not None:
+            self._out.write(_lines(rows, chosen))
+            return
+        rows = rows if chosen is None else rows.take(chosen)
         if self._form is not None:
             columns = map(self._column(rows), self._form.keys)
             self._put("".join(self._form.lines(len(rows), *columns)))
         elif self._json:
             self._write_json(rows)
-        elif self._long or self.columns or self._escape:
+        elif not self.plain:
             starts: Iterable[str] = self._starts(rows) if self._long else [""] * len(rows)
             behind = zip(self._names(rows), self._targets(rows), self._behind(rows), strict=True)
             lines = zip(starts, behind, strict=True)
@@ -210,6 +218,18 @@ class Listing:
         from winkfs.tables import is_listed
 
         return is_listed(self._container)
+
+
+def _lines(rows: FileTable, chosen: Int64 | None) -> bytearray:
+    """Return the names of rows, a line each, by the compiled path."""
+    import numpy as np
+
+    ends = rows.name_ends
+    some = slice(None) if chosen is None else chosen
+    lines = np.stack([ends[:-1][some], ends[1:][some]], 1)
+    assert native.code is not None
+    of = np.zeros(len(lines), np.int64)
+    return native.code.headed(rows.name_bytes.data, lines, of, [b""], None)
 
 
 # --- fields ---

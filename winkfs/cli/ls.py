@@ -135,8 +135,8 @@ def ls(
         options["columns"] = listing.columns
         choice = _Choice(container, failures, options, ordered=order not in (None, "none"))
         found = choice.all() if glob is None else choice.named(glob, recursive, itself)
-        for rows in _sorted(found, order, reverse, limit):
-            listing.write(rows)
+        for rows, chosen in _sorted(found, order, reverse, limit, names=listing.plain):
+            listing.write(rows, chosen)
         limited = since is not None or until is not None or where is not None or limit == 0
         listed = listing.count or limited
         path = b"" if glob is None else as_path(glob)
@@ -214,43 +214,65 @@ class _Choice:
 
 
 def _sorted(
-    found: Iterable[FileTable], order: str | None, reverse: bool, limit: int | None
-) -> Iterator[FileTable]:
-    """Yield the first `limit` files in an order; files that are equal in it, by their names."""
+    found: Iterable[FileTable],
+    order: str | None,
+    reverse: bool,
+    limit: int | None,
+    *,
+    names: bool,
+) -> Iterator[tuple[FileTable, Int64 | None]]:
+    """Yield the first `limit` files in an order; files that are equal in it, by their names.
+
+    names  of the files that are sorted only the names are needed
+    ->     tables, and the indices of the files in them, None: all
+    """
+    import numpy as np
+
     from winkfs.container.table import FileTable
 
     if order in (None, "name", "none") and not reverse:
         left = limit
         for rows in found:
             some = rows if left is None else rows.part(0, left)
-            yield some
+            yield some, None
             left = None if left is None else left - len(some)
             if left == 0:
                 return
         return
-    kept: list[FileTable] = []
+    keys: list[Int64] = []
+    kept, count = list[FileTable](), 0
     for rows in found:
-        kept.append(rows)
-        if limit is not None and sum(map(len, kept)) > 2 * limit:
-            rows = FileTable.concat(kept)
-            first = _indices(rows, order, reverse)[:limit]
+        keys.append(_ranks(rows, order))
+        kept.append(rows.with_numbers(np.empty((len(rows), 0), np.int64)) if names else rows)
+        count += len(rows)
+        if limit is not None and count > 2 * limit:
+            key, rows = np.concatenate(keys), FileTable.concat(kept)
+            first = _order_of(key, reverse)[:limit]
             first.sort()  # so that names that come later are behind them
-            kept = [rows.take(first)]
+            keys, kept, count = [key[first]], [rows.take(first)], len(first)
     rows = FileTable.concat(kept)
-    chosen = _indices(rows, order, reverse)[:limit]
+    chosen = _order_of(np.concatenate([*keys, np.empty(0, np.int64)]), reverse)[:limit]
     for start in range(0, len(chosen), ROWS):  # the memory of each is used again
-        yield rows.take(chosen[start : start + ROWS])
+        yield rows, chosen[start : start + ROWS]
 
 
-def _indices(rows: FileTable, order: str | None, reverse: bool) -> Int64:
-    """Return the rows in an order."""
+def _ranks(rows: FileTable, order: str | None) -> Int64:
+    """Return a number of each row, ascending in an order."""
     import numpy as np
 
     from winkfs.container.directories import IMPLIED
+    from winkfs.units import LAST
 
-    found = np.arange(len(rows))
     if order == "size":
-        found = np.argsort(~rows.size, kind="stable")
-    elif order == "mtime":  # what has no time comes last
-        found = np.lexsort((~rows.mtime, rows.pos == IMPLIED))
+        return ~rows.size
+    if order == "mtime":  # what has no time comes last
+        return np.where(rows.pos == IMPLIED, LAST, ~rows.mtime)
+    return np.zeros(len(rows), np.int64)
+
+
+def _order_of(keys: Int64, reverse: bool) -> Int64:
+    """Return the indices of rows in the order of their keys."""
+    from winkformats.arrays import number_order
+
+    found = number_order(keys)
     return found[::-1] if reverse else found

@@ -103,7 +103,7 @@ class _Printed:
         for start in range(1, count, ROWS):
             some = slice(start, start + ROWS)
             if spans is not None and native.code is not None:
-                out.write(native.code.headed(spans[0], spans[1][some], of[some], raw, None))
+                out.write(native.code.headed(self._tree.raw.data, spans[some], of[some], raw, None))
             else:
                 labels = self._labels(start, self._names[some])
                 rows = zip(of[some].tolist(), labels, strict=True)
@@ -121,7 +121,7 @@ class _Printed:
 
         over, directory, count = self._tree.over, self._tree.directory, len(self._tree.depth)
         youngest = np.zeros(count, np.int64)
-        np.maximum.at(youngest, over[1:], np.arange(1, count))
+        youngest[over[1:]] = np.arange(1, count)  # the last one counts
         last = youngest[over] == np.arange(count)
         number = np.cumsum(directory) - 1
         stems = [""]
@@ -131,19 +131,17 @@ class _Printed:
         heads = [stem + mark for stem in stems for mark in ("├── ", "└── ")]
         return heads, 2 * number[over] + last
 
-    def _spans(self) -> tuple[memoryview, Int64] | None:
-        """Return the names as bytes, and start and end of the last part of each in them,
-        int64[n, 2]; None: they are not printed as they are."""
+    def _spans(self) -> Int64 | None:
+        """Return start and end of the last part of each name, int64[n, 2]; None: they are not
+        printed as they are."""
         import numpy as np
 
-        column = self._tree.column
-        if self._human or self._sums or self._escaped or column.dtype == object:
+        if self._human or self._sums or self._escaped:
             return None
-        raw = np.ascontiguousarray(column).view(np.uint8)
-        rows, length = np.arange(0, len(raw), column.itemsize), np.strings.str_len(column)
-        end, start = rows + length, rows + length[self._tree.over]
-        start += raw[np.minimum(start, end - 1)] == ord("/")  # a name can begin with one
-        return raw.data, np.stack([np.minimum(start, end), end], 1)
+        tree = self._tree
+        end, start = tree.starts + tree.lengths, tree.starts + tree.lengths[tree.over]
+        start[1:] += tree.raw[np.minimum(start, end - 1)[1:]] == ord("/")  # "/x"
+        return np.stack([np.minimum(start, end), end], 1)
 
     def _labels(self, start: int, names: list[str]) -> list[str]:
         """Return names as they are shown, with sizes. start: the index of the first."""

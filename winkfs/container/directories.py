@@ -15,17 +15,22 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from winkformats import native
 from winkformats.arrays import (
     MAX_ROW,
     Bools,
     Int64,
     Joined,
     TextColumn,
+    UInt8,
+    column_at,
+    ends_of,
     gather,
     row_width,
     rows_at,
     text_column,
     text_order,
+    texts_at,
 )
 from winkfs.container.table import FileTable
 from winkfs.entry import FileType
@@ -90,28 +95,27 @@ class Nesting:
 
     def add(self, rows: FileTable) -> Nested:
         """Return the directories of the next rows, at least one."""
-        ends, raw = rows.name_ends - rows.name_ends[0], rows.names_joined
-        starts = ends[:-1]
-        slashes = np.flatnonzero(raw == SLASH)
-        behind = np.searchsorted(slashes, ends[1:])
-        first = np.append(0, behind[:-1]) + np.count_nonzero(raw[: self._top] == SLASH)
-        levels = behind - first
-        last = np.append(slashes, 0)[behind - 1] - starts  # where its directory ends
-        shared = self._shared(rows)
+        levels, last, shared = self._paths(rows)
+        above = rows.names_joined[: self._top].tobytes().count(b"/")
+        levels -= above
+        starts, lengths = rows.name_ends[:-1], rows.name_lengths
         begins = np.flatnonzero((levels > 0) & (last >= shared))
         many = levels[begins]
         nth = np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
         at = np.repeat(begins, many)
-        end = slashes[np.repeat(first[begins], many) + nth] - starts[at]
+        ends, raw = gather(rows.name_bytes, starts[begins], lengths[begins])
+        slashes = np.flatnonzero(raw == SLASH)
+        first = np.searchsorted(slashes, ends[:-1]) + above
+        end = slashes[np.repeat(first, many) + nth] - np.repeat(ends[:-1], many)
         new = (end >= shared[at]) & (nth < self._most)
         at, depth, end = at[new], nth[new] + 1, end[new]
         level = np.minimum(levels, self._most)
         over, parent = self._numbered(level, at, depth)
         # In byte order "a.b" is before "a/c".
-        before = np.append(len(self._last), rows.name_lengths[:-1])
+        before = np.append(len(self._last), lengths[:-1])
         in_order = not ((end == shared[at]) & (before[at] > end)).any()
         self._last = rows.last
-        names = gather(raw, starts[at], np.maximum(end, 1))  # "/" if the name begins with it
+        names = gather(rows.name_bytes, starts[at], np.maximum(end, 1))  # "/": it begins with it
         return Nested(levels, parent, at, depth, over, names, in_order)
 
     def _numbered(self, level: Int64, at: Int64, depth: Int64) -> tuple[Int64, Int64]:
@@ -131,6 +135,19 @@ class Nesting:
         self._open = opened
         self.count += len(at)
         return over, parent
+
+    def _paths(self, rows: FileTable) -> Int64:
+        """Return how many slashes are in each name, where the last one is, if there is one, and
+        how many bytes the name shares with the name before it, int64[3, n]."""
+        if native.code is not None:
+            found = np.empty((3, len(rows)), np.int64)
+            native.code.paths(rows.name_bytes.data, rows.name_ends, self._last, found)
+            return found
+        ends = rows.name_ends - rows.name_ends[0]
+        slashes = np.flatnonzero(rows.names_joined == SLASH)
+        behind = np.searchsorted(slashes, ends)
+        last = np.append(slashes, 0)[behind[1:] - 1] - ends[:-1]
+        return np.stack([np.diff(behind), last, self._shared(rows)])
 
     def _shared(self, rows: FileTable) -> Int64:
         """Return how many bytes each name shares with the name before it, int64[n]."""
@@ -163,7 +180,8 @@ def _common(one: bytes, other: bytes) -> int:
 class Tree:
     """A root, directories and maybe files: each directory, then all that is in it, by name.
 
-    column      names of each
+    starts      of the name of each in `raw`, int64[n]; lengths: their bytes
+    raw         bytes, of which the names are parts
     depth       0 of the root, 1 of what is directly in it, int64[n]
     over        index of the directory that each is in, int64[n]; -1 of the root
     directory   which are directories, bool[n]
@@ -171,7 +189,9 @@ class Tree:
     files       files below the directory, 1 of a file, int64[n]
     """
 
-    column: TextColumn
+    starts: Int64
+    lengths: Int64
+    raw: UInt8
     depth: Int64
     over: Int64
     directory: Bools
@@ -181,14 +201,13 @@ class Tree:
     @property
     def names(self) -> list[bytes]:
         """The names, bytes[n]. Cost: an object for each."""
-        found: list[bytes] = self.column.tolist()
-        return found
+        return texts_at(self.raw, self.starts, self.lengths)
 
     def last(self) -> Tree:
         """Return the last file alone, as a root."""
         size, files = self.size[-1:], self.files[-1:]
-        alone = np.zeros(1, np.int64)
-        return Tree(self.column[-1:], alone, alone - 1, self.directory[-1:], size, files)
+        alone, name = np.zeros(1, np.int64), (self.starts[-1:], self.lengths[-1:], self.raw)
+        return Tree(*name, alone, alone - 1, self.directory[-1:], size, files)
 
     def postorder(self) -> Int64:
         """Return the indices such that each directory comes after what is in it."""
@@ -263,9 +282,10 @@ class Totals:
         entries = self._entries
         if entries.count:
             known = set(names)
-            column, _, parent = entries.all()
-            empty = np.flatnonzero([name not in known for name in column.tolist()])
-            names += column[empty].tolist()
+            lengths, raw, _, parent = entries.all()
+            there = texts_at(raw, ends_of(lengths)[:-1], lengths)
+            empty = np.flatnonzero([name not in known for name in there])
+            names += [there[i] for i in empty.tolist()]
             over = np.append(over, parent[empty])
             depth = np.append(depth, depth[parent[empty]] + 1)
             sums = np.append(sums, np.zeros((2, len(empty)), np.int64), 1)
@@ -274,48 +294,57 @@ class Totals:
 
     def _sorted(self, names: list[bytes], depth: Int64, over: Int64, sums: Int64) -> Tree:
         """Return directories, and the files if they are kept, as a tree."""
-        directory, column = np.ones(len(names), np.bool_), text_column(names)
-        count = self._files.count
-        if count:  # before a directory of the same name
-            files, size, parent = self._files.all()
-            column = np.concatenate([files, column])
-            over = np.concatenate([parent, over])
-            over[over >= 0] += count
-            depth = np.concatenate([depth[parent] + 1, depth])
-            sums = np.concatenate([[size, np.ones(count, np.int64)], sums], axis=1)
-            directory = np.concatenate([np.zeros(count, np.bool_), directory])
-        places = np.concatenate(self._places)
+        own, texts, size, parent = self._files.all()
+        count, total = len(own), len(own) + len(names)
+        lengths = np.concatenate([own, np.fromiter(map(len, names), np.int64, len(names))])
+        raw = np.concatenate([texts, np.frombuffer(b"".join(names), np.uint8)])
+        starts, places = ends_of(lengths)[:-1], np.concatenate(self._places)
         if len(places) == len(names) and all(one.in_order for one in self._found):
-            order = np.insert(np.arange(count), places, np.arange(count, len(column)))
-        else:
-            order = np.argsort(_keys(column), kind="stable")
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        over = np.where(over < 0, -1, place[over])[order]
-        size, files = sums[:, order]
-        return Tree(column[order], depth[order], over, directory[order], size, files)
+            here = places + np.arange(len(places))  # indices of the directories in the tree
+            there = np.delete(np.arange(total), here)  # of the files
+        else:  # a file is before a directory of the same name
+            order = np.argsort(_keys(column_at(raw, starts, lengths)), kind="stable")
+            place = np.empty(total, np.int64)
+            place[order] = np.arange(total)
+            there, here = place[:count], place[count:]
+        directory = np.zeros(total, np.bool_)
+        directory[here] = True
+
+        def put(of_files: Int64 | int, of_directories: Int64) -> Int64:
+            found = np.empty(total, np.int64)
+            found[there], found[here] = of_files, of_directories
+            return found
+
+        above = np.where(over < 0, -1, here[over])
+        return Tree(
+            put(starts[:count], starts[count:]), put(own, lengths[count:]), raw,
+            put(depth[parent] + 1, depth), put(here[parent], above), directory,
+            put(size, sums[0]), put(1, sums[1]),
+        )  # fmt: skip
 
 
 class _Kept:
     """Names and sizes of rows that are kept, and the numbers of their directories."""
 
     def __init__(self) -> None:
-        self._columns: list[TextColumn] = []
-        self._sizes: list[Int64] = []
-        self.parents: list[Int64] = []
+        none = np.empty(0, np.int64)
+        self._parts = [(none, np.empty(0, np.uint8), none, none)]
         self.count = 0
 
     def add(self, rows: FileTable, nested: Nested, wanted: Bools) -> None:
         if count := int(np.count_nonzero(wanted)):
             self.count += count
-            self._columns.append(rows.column[wanted])
-            self._sizes.append(rows.size[wanted])
-            self.parents.append(nested.parent[wanted])
+            lengths = rows.name_lengths[wanted]
+            if count == len(rows):
+                raw = rows.names_joined
+            else:
+                _, raw = gather(rows.name_bytes, rows.name_ends[:-1][wanted], lengths)
+            self._parts.append((lengths, raw, rows.size[wanted], nested.parent[wanted]))
 
-    def all(self) -> tuple[TextColumn, Int64, Int64]:
-        """Return names, sizes and numbers; there are some."""
-        column, size, parent = map(np.concatenate, (self._columns, self._sizes, self.parents))
-        return column, size, parent
+    def all(self) -> tuple[Int64, UInt8, Int64, Int64]:
+        """Return lengths of the names, these joined, sizes and numbers."""
+        lengths, raw, size, parent = map(np.concatenate, zip(*self._parts, strict=True))
+        return lengths, raw, size, parent
 
 
 def _roll_up(depth: Int64, over: Int64, *sums: Int64) -> None:

@@ -23,6 +23,7 @@ from typing import Final
 
 import numpy as np
 
+from winkformats import native
 from winkformats.arrays import (
     MAX_ROW,
     WORD,
@@ -169,7 +170,7 @@ class Blocks:
         at       offsets of the blocks in `raw`, int64[k], ascending; lengths: their bytes, int64[k]
         file     the file they were read from, and pos: the position of the first one in it
         """
-        self._raw, self._file, self._pos = raw, file, pos
+        self._raw, self._places, self._file, self._pos = raw, (at, lengths), file, pos
         if int(lengths.min()) < START:
             raise self._damage("a block is cut short")
         heads = rows_at(raw, at, START).view("<i8")
@@ -214,6 +215,11 @@ class Blocks:
     def table(self) -> FileTable:
         """All rows, not to be changed, without an object a name."""
         columns = np.empty((len(COLUMNS), self.starts[-1]), np.int64)
+        if native.code is not None and len(self.counts) > 1:
+            ends = np.empty(self.starts[-1] + 1, np.int64)
+            names = native.code.blocks(self._raw.data, *self._places, columns, ends)
+            if names is not None:  # else the reference reports what is wrong
+                return FileTable((ends, np.frombuffer(names, np.uint8)), columns.T)
         for number, column in enumerate(columns):
             self.column(number, column)
         columns[CTIME] += columns[MTIME]
