@@ -841,12 +841,20 @@ def test_damage_is_reported_where_it_is(tmp_path: Path) -> None:
         assert fs.cat(["a", "b"], on_error="omit") == {"b": b"B" * 1000}
 
 
-def test_without_fsspec_one_line_names_the_extra(base: str) -> None:
+@pytest.mark.parametrize(
+    ("lacking", "call"),
+    [("fsspec", "winkfs.fs(base)"), ("fsspec.implementations.chained", "winkfs.fs(base)"),
+     ("fsspec.implementations.chained", "__import__('fsspec').filesystem('wink', fo=base)")],
+)  # fmt: skip
+def test_without_fsspec_or_with_an_old_one_one_line_names_the_extra(
+    base: str, lacking: str, call: str
+) -> None:
     code = f"""import sys
-sys.modules["fsspec"] = None
+sys.modules[{lacking!r}] = None
 import winkfs
 try:
-    winkfs.fs({base!r})
+    base = {base!r}
+    {call}
 except winkfs.Refusal as error:
     print(error)"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any, ClassVar, Final
 
 from fsspec.callbacks import DEFAULT_CALLBACK
-from fsspec.implementations.chained import ChainedFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import glob_translate, isfilelike, stringify_path
 
@@ -30,6 +29,7 @@ from winkfs.errors import (
     IsDirectory,
     NoSuchFile,
     ReadOnly,
+    need,
     warn_caller,
 )
 from winkfs.fsspec.changes import PIECE_BYTES, Changes
@@ -42,6 +42,8 @@ from winkfs.pythonic.files import check_coding
 from winkfs.reader import Reader
 from winkfs.registry import AsOf
 
+# An old fsspec has none. Its own look-up of `wink` imports this module, too.
+ChainedFileSystem: Any = need("fsspec.implementations.chained", "winkfs.fs").ChainedFileSystem
 GIVEN: Final = ("columns", "mtime")  # options of a file that is written
 TEXT: Final = ("encoding", "errors", "newline")  # options of a text file
 

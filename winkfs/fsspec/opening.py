@@ -26,7 +26,7 @@ def fs(
     where   only files for which this condition is true: see `Container.scan`
     raises  as `winkfs.open`; Refusal if fsspec is not installed, or too old
     """
-    need("fsspec.implementations.chained", "winkfs.fs")  # an old fsspec has none
+    need("fsspec", "winkfs.fs")
     from winkfs.fsspec.filesystem import WinkFileSystem
 
     made: WinkFileSystem = WinkFileSystem(os.fspath(path), mode=mode, as_of=as_of, where=where)
