@@ -18,7 +18,7 @@ import pytest
 OF_FIXTURES = {"spark": "spark", "cluster": "spark", "spark_on": "spark", "there": "mount",
                "every": "soak"}  # fmt: skip
 FIRST = ("spark", "slow", "mount")  # files with such tests take longest
-ON_DISK = ("mount", "spark", "slow", "on_disk")  # else the files of a test are in memory
+ON_DISK = ("mount", "spark", "on_disk")  # else the files of a test are in memory
 
 _TEST = re.compile(r"^((?:@.*\n(?:[ )].*\n)*)*)def (test_\w+)\(([^)]*)\)", re.MULTILINE)
 # PySpark 4.1 leaves sockets to the collector, in whatever test that comes.
@@ -61,8 +61,9 @@ def mark(items: list[pytest.Item]) -> None:
 
 
 def in_memory(item: pytest.Item) -> bool:
-    """Return whether the files of a test are in memory."""
-    disk = any(map(item.get_closest_marker, ON_DISK))
+    """Return whether the files of a test are in memory: with --all, those of slow ones are not."""
+    slow = ("slow",) if item.config.getoption("--all") else ()
+    disk = any(map(item.get_closest_marker, (*ON_DISK, *slow)))
     return not disk or item.get_closest_marker("in_memory") is not None
 
 

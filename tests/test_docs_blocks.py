@@ -45,6 +45,7 @@ NEEDED = {  # what a block has -> what winkfs needs for it
 }  # fmt: skip
 # of these, what has "spark" in it
 SOME_SPARK = ("README.md", "docs/ledgerq.md", "docs/remote.md", "docs/stores.md")
+SLOWEST = ("docs/archive.md", "docs/export.md", "docs/stores.md")  # their commands: tests/cli
 RUN = {"sh", "python", "sql"}
 NOT_RUN = {  # (page, language) -> why
     ("README.md", ""): "a drawing",
@@ -264,7 +265,10 @@ def with_session(block: str) -> str:
 # --- the shell ---
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if (page, "sh") not in NOT_RUN])
+@pytest.mark.parametrize("page", [
+    pytest.param(page, marks=[pytest.mark.long] if page in SLOWEST else [])
+    for page in PAGES if (page, "sh") not in NOT_RUN
+])  # fmt: skip
 def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
     """A line fails, or prints an error, only where it is left out above. One that is a command of
     winkfs and nothing else runs without a shell."""

@@ -66,11 +66,11 @@ def test_the_house_keeps_its_plan(figures: dict[str, int], what: str) -> None:
 @functools.cache
 def insides() -> dict[str, int]:
     """-> how often tests use `x._y`, not of `self`, and `shrink`, alone or in a policy."""
+    inside = re.compile(r"(?<!self)(?<!cls)\._[a-z]|\b(shrink|make_chains|leave_tails)\(", re.I)
+    texts = (path.read_text() for path in house.ROOT.joinpath("tests").rglob("*.py"))
     nodes = [
-        node
-        for path in house.ROOT.joinpath("tests").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-    ]
+        node for text in texts if inside.search(text) for node in ast.walk(ast.parse(text))
+    ]  # a fifth of the files
     private = [
         node
         for node in nodes

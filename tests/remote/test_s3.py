@@ -16,6 +16,7 @@ import pytest
 from buckets import make_atomic
 from commands import Run, one_line
 from commands import run as run  # a fixture
+from marks import only_with
 from simulated.objectstore import ObjectStore
 
 import winkfs
@@ -23,8 +24,8 @@ import winkfs.dataset
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("obstore")
-server = pytest.importorskip("moto.server")
-boto3 = pytest.importorskip("boto3")
+only_with("moto")
+only_with("boto3")
 from winkformats.disk import parts  # noqa: E402
 from winkfs.remote import check, control, find  # noqa: E402
 from winkfs.remote.ranges import SignedTransport  # noqa: E402
@@ -46,6 +47,9 @@ def fresh(s3: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """-> the URL of a container in a bucket."""
+    import boto3
+    from moto import server
+
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()

@@ -101,6 +101,7 @@ def test_a_job_uses_the_session_of_its_process_and_restores_it(
     assert spark.conf.getAll == before
 
 
+@pytest.mark.long  # a JVM of its own; in the suite: Ctrl-C of other commands
 @pytest.mark.spark
 def test_ctrl_c_is_one_line_and_leaves_nothing(source: Path, tmp_path: Path) -> None:
     """Of a job that has another Python first in its PATH, which Spark does not take."""

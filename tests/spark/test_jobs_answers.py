@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import html
-import importlib.util
 import os
 import random
 import re
@@ -398,7 +397,7 @@ def content_of(target: Path) -> dict[bytes, tuple[bytes, int, int]]:
         return {os.fsencode(e.name): (e.read(), e.mtime_ns, e.ftype) for e in found.scan()}
 
 
-@pytest.mark.few(1)
+@pytest.mark.long  # in the suite: when they are deleted, or left out of a new data set
 @pytest.mark.parametrize("least", [0, 100])
 def test_exact_doubles_are_those_of_a_plain_loop(
     spark: SparkSession, source: Path, files: list[File], tmp_path: Path, least: int
@@ -539,7 +538,7 @@ def test_what_cannot_be_is_refused_before_anything_is_read(
 
 
 def test_counts_are_those_of_a_plain_loop(
-    spark: SparkSession, source: Path, files: list[File], tmp_path: Path
+    spark: SparkSession, source: Path, files: list[File]
 ) -> None:
     found = stats.run(spark, str(source))
     assert (found["files"], found["bytes"]) == (len(files), sum(len(f.data) for f in files))
@@ -568,10 +567,6 @@ def test_counts_are_those_of_a_plain_loop(
     )
     assert rows("days") == counted(day)
     assert [row["what"] for row in found["days"]] == sorted(rows("days"))
-    if importlib.util.find_spec("matplotlib"):
-        stats.draw(found, str(tmp_path / "plot.png"))
-        picture = (tmp_path / "plot.png").read_bytes()
-        assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
     text = "\n".join(stats.lines(found))
     assert f"{len(files)} files, " in text and "site1" in text
 

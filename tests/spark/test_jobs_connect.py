@@ -194,6 +194,7 @@ def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     )
 
 
+@pytest.mark.long  # in the suite: with a session that is not remote
 def test_an_error_of_a_task_is_one_line(remote: Any) -> None:
     def fails(number: int) -> None:
         raise OSError(28, "No space left on device", "/data/x")

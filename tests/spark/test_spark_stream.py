@@ -102,6 +102,7 @@ def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.long  # in the suite: those of a queue
 @limits
 def test_batches_keep_the_limit_and_go_on_from_the_checkpoint(
     spark: SparkSession, tmp_path: Path

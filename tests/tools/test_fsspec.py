@@ -846,9 +846,7 @@ def test_damage_is_reported_where_it_is(tmp_path: Path) -> None:
     [("fsspec", "winkfs.fs(base)"), ("fsspec.implementations.chained", "winkfs.fs(base)"),
      ("fsspec.implementations.chained", "__import__('fsspec').filesystem('wink', fo=base)")],
 )  # fmt: skip
-def test_without_fsspec_or_with_an_old_one_one_line_names_the_extra(
-    base: str, lacking: str, call: str
-) -> None:
+def test_without_a_new_fsspec_one_line_names_the_extra(base: str, lacking: str, call: str) -> None:
     code = f"""import sys
 sys.modules[{lacking!r}] = None
 import winkfs
