@@ -7,7 +7,7 @@ GO ?= go
 PYTHON ?= python3
 # What limits the memory of a process is left out: the sanitizers map terabytes.
 SANITIZED := $(addprefix tests/formats/test_,native_hostile.py native.py hashing.py kvscan.py table.py) \
-  $(addprefix tests/container/test_,both_paths.py container_hostile.py) \
+  $(addprefix tests/container/test_,both_paths.py catalog_together.py directories.py container_hostile.py) \
   --deselect tests/container/test_container_hostile.py::test_numbers_that_make_no_sense_under_right_checksums
 SCRIPTS := examples/train.py examples/word_count.py examples/crawl_pipeline.py examples/crawl_queue.py scripts/demo.py scripts/demo_remote.py scripts/house.py scripts/versions.py scripts/sanitized.py $(wildcard packaging/*.py)
 
