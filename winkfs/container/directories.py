@@ -42,6 +42,7 @@ SLASH_FIRST: Final = np.arange(256, dtype=np.uint8)
 SLASH_FIRST[1:SLASH] += 1
 SLASH_FIRST[SLASH] = 1
 MOST_TEXTS: Final = 1 << 24
+NO_ROWS: Final = np.empty(0, np.int64)
 IMPLIED: Final = -1
 """`pos` and `fileid` of a directory without an entry, whose mtime is not known."""
 
@@ -247,8 +248,8 @@ class Totals:
         if not len(rows):
             return
         nested = self._nesting.add(rows)
-        if len(nested.at):
-            self._found.append(nested)
+        if len(nested.at):  # what is of each row need not stay
+            self._found.append(nested._replace(level=NO_ROWS, parent=NO_ROWS))
         self._make_room()
         entries = rows.directories
         if entries.any():
@@ -327,8 +328,7 @@ class _Kept:
     """Names and sizes of rows that are kept, and the numbers of their directories."""
 
     def __init__(self) -> None:
-        none = np.empty(0, np.int64)
-        self._parts = [(none, np.empty(0, np.uint8), none, none)]
+        self._parts = [(NO_ROWS, np.empty(0, np.uint8), NO_ROWS, NO_ROWS)]
         self.count = 0
 
     def add(self, rows: FileTable, nested: Nested, wanted: Bools) -> None:
